@@ -1,0 +1,181 @@
+import type { ActAnswer, ActInput } from '../shared/domain/protocol.js';
+import { parseStrictJson } from '../shared/domain/strict-json.js';
+import type { JsonObject } from '../shared/domain/json.js';
+import { sha256 } from '../shared/ledger/digest.js';
+import {
+  claimEffect,
+  type ClaimedEffect,
+  type EffectSettlement,
+  settleEffect,
+} from '../shared/ledger/effects.js';
+import { newId } from '../shared/ledger/new-id.js';
+import { refusalOf } from '../shared/ledger/refusals.js';
+import type { ActivityDeps } from './deps.js';
+import { bodyOf, resultTextOf } from './result-text.js';
+import { type ActivityScope, inScope, orRefused, untilLedgerAnswers } from './scope.js';
+import type { Tool, ToolAnswer } from './tools/tool.js';
+
+/** How long a tool that ignores its time-out is waited for before its outcome is called unknown. */
+const GRACE_MS = 2_000;
+
+/**
+ * One attempt at one effect (SPEC 3.1). The order is the guarantee: intent and claim, dispatch, receipt. Whoever finds
+ * the claim taken dispatches nothing; whoever cannot tell what happened says `unknown`.
+ */
+export function createAct(deps: ActivityDeps) {
+  return (input: ActInput): Promise<ActAnswer> =>
+    inScope('act', input.runId, deps.log, async (scope) => {
+      await deps.reach('act.before_claim');
+      const claimBegan = performance.now();
+      const claim = await claimOrRefusal(deps, scope, input);
+      if (claim.kind !== 'claimed') return claim;
+      await deps.reach('act.after_claim');
+
+      const answer = await dispatch(deps, scope, claim, claimBegan);
+      await deps.reach('act.after_call');
+
+      const settlement = settlementOf(answer);
+      const standing = await untilLedgerAnswers(scope, deps.log, () =>
+        settleEffect(deps.db, scope.execution, claim, settlement),
+      );
+      await deps.reach('act.after_settle');
+      return standing;
+    });
+}
+
+async function claimOrRefusal(
+  deps: ActivityDeps,
+  scope: ActivityScope,
+  input: ActInput,
+): Promise<ClaimedEffect | ActAnswer> {
+  // One id for every repetition of this claim: if its acknowledgement is lost, it is still ours.
+  const attemptId = newId('att');
+  try {
+    return await orRefused(() =>
+      untilLedgerAnswers(scope, deps.log, () =>
+        claimEffect(deps.db, scope, input, {
+          trail: input.trail,
+          redo: input.redo,
+          attemptId,
+          worker: deps.workerName,
+          leaseMarginMs: GRACE_MS + (scope.heartbeatMs ?? 0),
+        }),
+      ),
+    );
+  } catch (error) {
+    if (refusalOf(error) === 'key_conflict') return { kind: 'key_conflict' };
+    throw error;
+  }
+}
+
+async function dispatch(
+  deps: ActivityDeps,
+  scope: ActivityScope,
+  claim: ClaimedEffect,
+  claimBegan: number,
+): Promise<ToolAnswer> {
+  const tool = deps.catalogue.get(claim.tool);
+  if (tool === undefined || tool.version !== claim.toolVersion) return toolUnavailable(claim);
+  const parsed = parseStrictJson(claim.arguments);
+  if (!parsed.ok) throw new Error(`bug: the stored arguments of ${claim.effectId} are no JSON`);
+
+  // A process that slept between the claim and here may have been taken for lost, and its claim with it. The clock is
+  // monotonic, so a stop is seen; half the heartbeat leaves room for the send itself.
+  if (scope.heartbeatMs !== null && performance.now() - claimBegan > scope.heartbeatMs / 2) {
+    return { kind: 'not_sent', reason: 'claim_too_old' };
+  }
+  if (scope.signal.aborted) return { kind: 'not_sent', reason: 'aborted_before_send' };
+  return await callTool(deps, scope, tool, claim, parsed.value as JsonObject);
+}
+
+/** No other handler is put in its place: what the model saw, what runs and what policy knows are one version. */
+function toolUnavailable(claim: ClaimedEffect): ToolAnswer {
+  const text = JSON.stringify({
+    error: 'tool_unavailable',
+    tool: claim.tool,
+    message: `The tool ${claim.tool} is not available in the version of this run. Nothing was sent. Do without it.`,
+  });
+  const body = { bytes: new TextEncoder().encode(text), contentType: 'application/json', truncated: false };
+  return { kind: 'rejected', status: 'tool_unavailable', body };
+}
+
+/** Bounds the call from outside as well: a tool that hangs and ignores its time-out ends as unknown. */
+async function callTool(
+  deps: ActivityDeps,
+  scope: ActivityScope,
+  tool: Tool,
+  claim: ClaimedEffect,
+  args: JsonObject,
+): Promise<ToolAnswer> {
+  const timeoutMs = Math.min(tool.timeoutSeconds, claim.toolSeconds) * 1_000;
+  const deadline = new AbortController();
+  const signal = AbortSignal.any([scope.signal, deadline.signal]);
+  let timer: NodeJS.Timeout | undefined;
+  const outOfTime = new Promise<ToolAnswer>((resolve) => {
+    timer = setTimeout(() => {
+      deadline.abort();
+      timer = setTimeout(() => resolve({ kind: 'unknown', reason: 'timed_out', body: null }), GRACE_MS);
+    }, timeoutMs);
+  });
+  const call = tool
+    .call({
+      arguments: args,
+      idempotencyKey: claim.idempotencyKey,
+      effectId: claim.effectId,
+      runId: scope.runId,
+      tenantId: claim.tenantId,
+      attempt: claim.attempt,
+      signal,
+      timeoutMs,
+    })
+    .catch((error: unknown): ToolAnswer => {
+      // A tool that throws has broken its contract after it may have sent something: nobody knows.
+      deps.log.error({ err: error, tool: tool.name, effectId: claim.effectId }, 'tool threw');
+      return { kind: 'unknown', reason: 'tool_threw', body: null };
+    });
+  try {
+    return await Promise.race([call, outOfTime]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function settlementOf(answer: ToolAnswer): EffectSettlement {
+  const body = bodyOf('body' in answer ? answer.body : null);
+  const kept = {
+    body: body.bytes,
+    bodySha256: sha256(body.bytes),
+    contentType: storable(body.contentType),
+    truncated: body.truncated,
+  };
+  const none = { reason: null, reference: null, targetStatus: null, resultText: '', retryAfterMs: null };
+  switch (answer.kind) {
+    case 'succeeded':
+      return {
+        ...none,
+        ...kept,
+        outcome: 'succeeded',
+        reference: storable(answer.reference),
+        resultText: resultTextOf(answer),
+      };
+    case 'rejected':
+      return {
+        ...none,
+        ...kept,
+        outcome: 'rejected',
+        targetStatus: storable(answer.status),
+        resultText: resultTextOf(answer),
+      };
+    case 'not_sent':
+    case 'unknown':
+      return { ...none, ...kept, outcome: answer.kind, reason: storable(answer.reason) };
+    case 'throttled':
+    case 'in_progress':
+      return { ...none, ...kept, outcome: answer.kind, retryAfterMs: answer.retryAfterMs };
+  }
+}
+
+/** A target's words must never keep its receipt from being written. */
+function storable(text: string | null): string | null {
+  return text === null ? null : text.replace(/\p{Cs}|\0/gu, '\ufffd');
+}

@@ -1,0 +1,16 @@
+import type { LedgerActivities, RunActivities } from '../shared/domain/protocol.js';
+import { createAct } from './act.js';
+import type { ActivityDeps } from './deps.js';
+import { createLedgerSteps } from './ledger-steps.js';
+import { createQueryEffect } from './query-effect.js';
+import { createThink } from './think.js';
+
+/** Every activity of a run, over what the worker hands in. */
+export function createActivities(deps: ActivityDeps): RunActivities & LedgerActivities {
+  return {
+    think: createThink(deps),
+    act: createAct(deps),
+    queryEffect: createQueryEffect(deps),
+    ...createLedgerSteps(deps),
+  };
+}

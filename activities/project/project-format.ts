@@ -1,0 +1,76 @@
+import { z } from 'zod';
+import { mcpServerSchema } from '../tools/mcp-format.js';
+
+const modelLimits = {
+  maxOutputTokens: z.int().min(1).max(1_000_000).default(4096),
+  timeoutSeconds: z.number().min(1).max(86_400).default(120),
+};
+
+const remoteModel = {
+  model: z.string().min(1),
+  /** Name of the variable that holds the key. */
+  apiKeyEnv: z
+    .string()
+    .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'that is no name of a variable — give the name, never the key')
+    .optional(),
+  ...modelLimits,
+};
+
+/** A way to reach a model. `baseUrl` may hold `${env:NAME:-default}`. */
+const modelSchema = z.discriminatedUnion('provider', [
+  z.strictObject({ provider: z.literal('scripted'), script: z.string().min(1), ...modelLimits }),
+  z.strictObject({ provider: z.literal('openai-compatible'), baseUrl: z.string().min(1), ...remoteModel }),
+  z.strictObject({
+    provider: z.enum(['openai', 'openai-responses', 'anthropic']),
+    baseUrl: z.string().min(1).optional(),
+    ...remoteModel,
+  }),
+]);
+
+const agentSchema = z.strictObject({
+  model: z.string(),
+  /** A file, or the text itself under `text`. */
+  instructions: z.union([z.string().min(1), z.strictObject({ text: z.string().min(1) })]),
+  tools: z
+    .array(
+      z.union([
+        z.string(),
+        z.strictObject({ name: z.string(), approval: z.enum(['required', 'not_required']).optional() }),
+      ]),
+    )
+    .default([]),
+  limits: z
+    .strictObject({
+      stepsMax: z.int().min(1).max(10_000).default(40),
+      toolCallsMax: z.int().min(0).max(10_000).default(60),
+      wallClockSecondsMax: z
+        .int()
+        .min(1)
+        .max(366 * 86_400)
+        .default(3600),
+    })
+    .prefault({}),
+});
+
+const name = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'a name has 1 to 64 letters, digits, _ or -');
+
+/** A project file. Paths in it are relative to its own folder. */
+export const projectSchema = z.strictObject({
+  version: z.literal(1),
+  models: z.record(name, modelSchema),
+  tools: z
+    .strictObject({
+      functions: z.array(z.string().min(1)).default([]),
+      http: z.array(z.string().min(1)).default([]),
+      mcp: z.record(name, mcpServerSchema).default({}),
+    })
+    .prefault({}),
+  agents: z.record(name, agentSchema),
+});
+
+/** A project file with its defaults filled in. */
+export type ProjectFile = z.output<typeof projectSchema>;
+/** A model's declaration with its defaults filled in. */
+export type ModelDeclaration = z.output<typeof modelSchema>;
+/** An agent's declaration with its defaults filled in. */
+export type AgentDeclaration = z.output<typeof agentSchema>;

@@ -1,0 +1,114 @@
+import { Context } from '@temporalio/activity';
+import { ApplicationFailure } from '@temporalio/common';
+import type { Refused } from '../shared/domain/protocol.js';
+import { isLedgerUnavailable, refusalOf } from '../shared/ledger/refusals.js';
+import type { Speaker } from '../shared/ledger/trail.js';
+import type { Logger } from '../shared/process/log.js';
+
+/** What an activity knows of itself, from its own Temporal context: a reset cannot lie about it. */
+export interface ActivityScope extends Speaker {
+  /** Aborted when the run, Temporal or the worker's shutdown no longer wants the activity. */
+  readonly signal: AbortSignal;
+  /** Silence after which Temporal takes the activity for lost; null where it does not watch (local activities). */
+  readonly heartbeatMs: number | null;
+}
+
+const LEDGER_WAIT_FIRST_MS = 100;
+const LEDGER_WAIT_MAX_MS = 3_000;
+
+/**
+ * Runs an activity's body: heartbeats beside it, and nothing of what goes wrong reaches Temporal but a code, since
+ * a driver's or a provider's message may hold content (SPEC intro).
+ */
+export async function inScope<A>(
+  name: string,
+  runId: string,
+  log: Logger,
+  body: (scope: ActivityScope) => Promise<A>,
+): Promise<A> {
+  const context = Context.current();
+  const heartbeatMs = context.info.isLocal ? null : (context.info.heartbeatTimeoutMs ?? null);
+  const scope: ActivityScope = {
+    runId,
+    execution: context.info.workflowExecution?.runId ?? '',
+    signal: context.cancellationSignal,
+    heartbeatMs,
+  };
+  const beat =
+    heartbeatMs === null ? undefined : setInterval(() => context.heartbeat(), Math.max(heartbeatMs / 4, 50));
+  try {
+    return await body(scope);
+  } catch (error) {
+    if (error instanceof ApplicationFailure) throw error;
+    const code = isLedgerUnavailable(error) ? 'ledger_unavailable' : 'internal';
+    log.error({ err: error, activity: name, runId, code }, 'activity failed');
+    throw withoutStack(code);
+  } finally {
+    clearInterval(beat);
+  }
+}
+
+function withoutStack(code: string): ApplicationFailure {
+  const failure = ApplicationFailure.retryable(code, code);
+  failure.stack = '';
+  return failure;
+}
+
+/**
+ * Makes a ledger call that may be repeated, until the ledger answers. Postgres down or an acknowledgement lost is
+ * never a failure of the run: the call is read again by its key (SPEC 3.8). Ends early only when nobody wants the
+ * activity any more.
+ */
+export async function untilLedgerAnswers<A>(
+  scope: ActivityScope,
+  log: Logger,
+  call: () => Promise<A>,
+): Promise<A> {
+  for (let waitMs = LEDGER_WAIT_FIRST_MS; ; waitMs = Math.min(waitMs * 2, LEDGER_WAIT_MAX_MS)) {
+    try {
+      return await call();
+    } catch (error) {
+      if (!isLedgerUnavailable(error) || scope.signal.aborted) throw error;
+      log.warn({ err: error, runId: scope.runId, waitMs }, 'ledger unavailable; asking again');
+      await sleepUnlessAborted(waitMs, scope.signal);
+    }
+  }
+}
+
+/** Turns the ledger's refusals that concern ownership into answers the workflow understands. */
+export async function orRefused<A>(call: () => Promise<A>): Promise<A | Refused> {
+  try {
+    return await call();
+  } catch (error) {
+    switch (refusalOf(error)) {
+      case 'unknown_execution':
+      case 'out_of_step':
+      case 'illegal_move':
+        return { kind: 'out_of_step' };
+      case 'lost_ownership':
+        return { kind: 'lost_ownership' };
+      case 'run_ended':
+        return { kind: 'run_ended' };
+      default:
+        if (isUnresolvedEnd(error)) return { kind: 'out_of_step' };
+        throw error;
+    }
+  }
+}
+
+/** The database refused an end over an unresolved effect: the workflow must look again before it ends. */
+function isUnresolvedEnd(error: unknown): boolean {
+  return error instanceof Error && error.message.startsWith('unresolved_effects');
+}
+
+function sleepUnlessAborted(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = (): void => {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    signal.addEventListener('abort', done, { once: true });
+  });
+}

@@ -1,0 +1,64 @@
+import type { IncomingMessage } from 'node:http';
+import type { Pool } from 'pg';
+import type { EventHub } from '../shared/ledger/reads/event-hub.js';
+import type { Logger } from '../shared/process/log.js';
+import type { Readiness } from './readiness.js';
+
+/** Who asks: every read is bounded by the tenant, every write names the actor. */
+export interface Identity {
+  /** 1–64 characters. */
+  readonly tenantId: string;
+  /** 1–200 characters. */
+  readonly actorId: string;
+}
+
+/**
+ * Tells who sent a request, from its headers alone.
+ *
+ * @throws HoldfastError when it cannot be told; that is then the answer
+ */
+export type Authenticate = (request: IncomingMessage) => Identity | Promise<Identity>;
+
+/** Bounds of what one API process takes on. */
+export interface ApiLimits {
+  /** Largest request body in bytes. */
+  readonly bodyBytesMax: number;
+  /** Requests a minute under /v1 by one actor; 0 sets no limit. An open stream counts once. */
+  readonly requestsPerMinute: number;
+  /** Open event streams of this process. */
+  readonly streamsMax: number;
+  /** A comment is sent on a stream that was silent this long, so that both sides notice a dead one. */
+  readonly heartbeatMs: number;
+  /** A stream whose reader takes nothing for this long is dropped; it can be resumed from its last id. */
+  readonly slowReaderMs: number;
+  /** How long an EventSource waits before it reconnects. */
+  readonly reconnectMs: number;
+}
+
+/** The limits of an API process unless it is told otherwise. */
+export const DEFAULT_LIMITS: ApiLimits = {
+  bodyBytesMax: 1_048_576,
+  requestsPerMinute: 12_000,
+  streamsMax: 1_000,
+  heartbeatMs: 15_000,
+  slowReaderMs: 30_000,
+  reconnectMs: 2_000,
+};
+
+/** Everything the API works with, handed in: it opens nothing itself. */
+export interface ApiDeps {
+  readonly pool: Pool;
+  readonly hub: EventHub;
+  readonly log: Logger;
+  readonly authenticate: Authenticate;
+  /** What this process can prove about its ability to serve. Never throws. */
+  readonly readiness: () => Promise<Readiness>;
+  /** Where admitted runs are to be worked on. */
+  readonly taskQueue: string;
+  readonly limits: ApiLimits;
+  /** Aborted when the process stops: open streams then end, and their readers resume elsewhere. */
+  readonly stopping: AbortSignal;
+}
+
+/** The identity of everyone in development, where nobody is asked who they are. */
+export const developmentIdentity: Authenticate = () => ({ tenantId: 'default', actorId: 'local' });

@@ -1,0 +1,51 @@
+import { z } from 'zod';
+import type { AgentRecord } from '../../shared/ledger/reads/list-agents.js';
+import { listAgents } from '../../shared/ledger/reads/list-agents.js';
+import { decodeCursor, encodeCursor } from '../cursor.js';
+import { defineRoute, reply } from '../route.js';
+import { PageQuery } from '../views/common.js';
+import { AgentListView } from '../views/trail-views.js';
+
+/**
+ * GET /v1/agents: what runs can be started for. Instructions, addresses and names of secrets stay inside.
+ */
+export const listAgentsRoute = defineRoute(
+  {
+    method: 'get',
+    path: '/v1/agents',
+    operationId: 'listAgents',
+    summary: 'List agents',
+    description: 'The agents that a worker has registered, each with the version that a new run would pin.',
+    authenticated: true,
+    query: z.strictObject(PageQuery),
+    replies: { 200: { description: 'One page.', body: AgentListView } },
+    errors: ['invalid_request', 'cursor_invalid', 'rate_limited', 'ledger_unavailable'],
+  },
+  async ({ query }, { pool }) => {
+    const scope = { list: 'agents' };
+    const after = query.cursor === undefined ? '' : decodeCursor(scope, query.cursor, z.string().max(64));
+    const agents = await listAgents(pool, { after, limit: query.limit });
+    const last = agents.length < query.limit ? undefined : agents.at(-1);
+    const next = last === undefined ? null : encodeCursor(scope, last.agent);
+    return reply(200, { agents: agents.map(viewOf), next_cursor: next });
+  },
+);
+
+function viewOf({ agent, agent_version, manifest, updated_at }: AgentRecord) {
+  const { model, limits, tools } = manifest;
+  return {
+    agent,
+    agent_version,
+    model: { provider: model.provider, model: model.model },
+    limits: {
+      steps_max: limits.stepsMax,
+      tool_calls_max: limits.toolCallsMax,
+      wall_clock_seconds_max: limits.wallClockSecondsMax,
+    },
+    tools: tools.map(({ name, version, description, effectClass, approval }) => ({
+      ...{ name, version, description, approval },
+      effect_class: effectClass,
+    })),
+    updated_at,
+  };
+}

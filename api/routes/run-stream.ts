@@ -1,0 +1,79 @@
+import { z } from 'zod';
+import type { Request } from 'express';
+import { HoldfastError } from '../../shared/domain/errors.js';
+import { readRunHead } from '../../shared/ledger/reads/read-events.js';
+import { defineRawRoute } from '../route.js';
+import { foundOf, runKeyOf } from '../run-key.js';
+import { streamRun } from '../run-stream.js';
+
+/** GET /v1/runs/{run_id}/stream: the run's events as they become durable (Server-Sent Events). */
+export const streamRunRoute = defineRawRoute(
+  {
+    method: 'get',
+    path: '/v1/runs/{run_id}/stream',
+    operationId: 'streamRun',
+    summary: "Follow a run's events",
+    description:
+      'Server-Sent Events: `id` is the event’s sequence in this run (1, 2, 3, no gaps), `data` the event as ' +
+      'GET …/events gives it; there is no `event` field. Begins after the last event id, or with the first event. ' +
+      'An id is a place in this run and in no other: one that this run has not reached is refused. A silent stream ' +
+      'sends comments. It ends when the run has ended and its last event is sent; a reader that comes back then ' +
+      'is answered 204, which tells an EventSource to stay away. A reader that takes nothing for a while is cut ' +
+      'off and resumes from its last id.',
+    authenticated: true,
+    headers: { 'Last-Event-ID': 'The last id seen. Counts before the query parameter.' },
+    query: z.strictObject({
+      last_event_id: z.string().optional().meta({ description: 'For clients that cannot set the header.' }),
+    }),
+    replies: {
+      200: { description: 'The stream.', mediaType: 'text/event-stream' },
+      204: { description: 'The run has ended and the last event id is its last: nothing will ever follow.' },
+    },
+    errors: [
+      'run_not_found',
+      'last_event_id_invalid',
+      'invalid_request',
+      'rate_limited',
+      'ledger_unavailable',
+    ],
+  },
+  async (input, deps, request, response) => {
+    const key = runKeyOf(input);
+    const head = foundOf(await readRunHead(deps.pool, key), key);
+    const asked = lastEventIdOf(request, input.query.last_event_id);
+    const after = placeOf(asked, head.eventSeq);
+    if (asked !== undefined && head.ended && after === head.eventSeq) {
+      response.status(204).end();
+      return;
+    }
+    if (deps.hub.subscriptions() >= deps.limits.streamsMax) {
+      throw new HoldfastError(
+        'rate_limited',
+        `This process serves ${deps.limits.streamsMax} streams already. Come again later, or read …/events.`,
+      );
+    }
+    response.status(200).setHeader('content-type', 'text/event-stream; charset=utf-8');
+    response.setHeader('cache-control', 'no-cache, no-transform');
+    // Proxies that buffer would hold events back.
+    response.setHeader('x-accel-buffering', 'no');
+    response.flushHeaders();
+    if (request.method === 'HEAD') response.end();
+    else await streamRun(deps, key, after, response);
+  },
+);
+
+function lastEventIdOf(request: Request, fromQuery: string | undefined): string | undefined {
+  const header = request.headers['last-event-id'];
+  return header === undefined ? fromQuery : String(header);
+}
+
+function placeOf(asked: string | undefined, eventSeq: number): number {
+  if (asked === undefined) return 0;
+  if (/^(?:0|[1-9][0-9]{0,15})$/.test(asked) && Number(asked) <= eventSeq) return Number(asked);
+  throw new HoldfastError(
+    'last_event_id_invalid',
+    `The last event id must be a whole number from 0 to ${eventSeq}, the last event of this run. Leave it out to ` +
+      'begin with the first event.',
+    { errors: [{ at: 'last_event_id', problem: 'not an event id of this run' }] },
+  );
+}

@@ -1,0 +1,139 @@
+import { z } from 'zod';
+import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
+import { CONTROL_STATES, RUN_STATES } from '../../shared/domain/run-machine.js';
+import { AnyJson, NextCursor, Sha256, Time } from './common.js';
+
+const State = z.enum(RUN_STATES).meta({ id: 'RunState' });
+const Control = z.enum(CONTROL_STATES).meta({ id: 'ControlState' });
+
+/** Who must settle an unknown outcome, and by when. */
+export const ReconciliationView = z
+  .strictObject({ owner: z.string(), deadline_at: Time })
+  .meta({ id: 'Reconciliation' });
+
+const OpenEffectView = z
+  .strictObject({
+    effect_id: z.string(),
+    tool: z.string(),
+    effect_class: z.enum(EFFECT_CLASSES),
+    state: z.enum(['intended', 'dispatching', 'unknown']),
+    idempotency_key: z.string(),
+    attempts: z.int(),
+    attempts_max: z.int(),
+    lease_until: Time.nullable(),
+    reconciliation: ReconciliationView.nullable(),
+  })
+  .meta({ id: 'OpenEffect' });
+
+const RetryStopView = z
+  .strictObject({
+    turn: z.int(),
+    step: z.int(),
+    slot: z.int().nullable().meta({ description: 'Null when the operation is a model call.' }),
+    effect_id: z.string().nullable(),
+    reason: z.string(),
+    action: z.enum(['retry', 'ask_again', 'give_up', 'ask_person']),
+    owner: z.string(),
+    attempt: z.int(),
+    attempts_max: z.int(),
+    deadline_at: Time,
+    eligible_at: Time.nullable(),
+    retry_after_seconds: z.int().nullable(),
+    at: Time,
+  })
+  .meta({ id: 'RetryStop' });
+
+/** A run at one instant (SPEC appendix A). */
+export const RunView = z
+  .strictObject({
+    run_id: z.string(),
+    identity: z.strictObject({
+      tenant_id: z.string(),
+      actor_id: z.string(),
+      job_id: z.string(),
+      thread_id: z.string().nullable(),
+      parent_run_id: z.string().nullable(),
+      agent: z.string(),
+      agent_version: Sha256,
+      turn: z.int(),
+    }),
+    contract: AnyJson.meta({
+      description: 'Given at admission and immutable, with every default filled in.',
+    }),
+    contract_sha256: Sha256,
+    pins: AnyJson.meta({ description: 'The versions in force for the whole life of the run.' }),
+    input: AnyJson,
+    execution: z.strictObject({
+      state: State,
+      control: Control,
+      reason: z.string().nullable(),
+      step: z.int(),
+      admitted_at: Time,
+      start_confirmed_at: Time.nullable(),
+      started_at: Time.nullable(),
+      ended_at: Time.nullable(),
+      last_retry: RetryStopView.nullable(),
+    }),
+    concurrency: z.strictObject({
+      state_version: z.int(),
+      epoch: z.int(),
+      owner_execution: z.string().nullable(),
+    }),
+    model: z.strictObject({
+      calls: z.int(),
+      attempts: z.int(),
+      last_stop_reason: z.string().nullable(),
+      usage: z.strictObject({ input_tokens: z.int(), output_tokens: z.int() }),
+    }),
+    effects: z.strictObject({
+      tool_calls: z.int(),
+      total: z.int(),
+      by_state: z.record(z.string(), z.int()),
+      open: z.array(OpenEffectView).readonly().meta({ description: 'At most 100; the counts are of all.' }),
+    }),
+    control: z.strictObject({ deadline_at: Time }),
+    recovery: z.strictObject({
+      event_seq: z.int(),
+      trail_position: z.int(),
+      last_transition_digest: z.string(),
+    }),
+    terminal: z
+      .strictObject({
+        outcome: State,
+        reason: z.string().nullable(),
+        actor_id: z.string(),
+        ended_at: Time,
+        last_message: AnyJson.meta({
+          description: 'What the model said last: the answer of a completed run, else the partial result.',
+        }),
+      })
+      .nullable(),
+    freshness: z.strictObject({ as_of: Time, event_seq: z.int(), updated_at: Time }),
+  })
+  .meta({ id: 'Run' });
+
+/** A run in one line. */
+export const RunSummaryView = z
+  .strictObject({
+    run_id: z.string(),
+    job_id: z.string(),
+    thread_id: z.string().nullable(),
+    parent_run_id: z.string().nullable(),
+    actor_id: z.string(),
+    agent: z.string(),
+    agent_version: Sha256,
+    state: State,
+    control: Control,
+    reason: z.string().nullable(),
+    admitted_at: Time,
+    started_at: Time.nullable(),
+    ended_at: Time.nullable(),
+    deadline_at: Time,
+    updated_at: Time,
+  })
+  .meta({ id: 'RunSummary' });
+
+/** A page of runs, newest first. */
+export const RunListView = z
+  .strictObject({ runs: z.array(RunSummaryView).readonly(), next_cursor: NextCursor })
+  .meta({ id: 'RunList' });

@@ -1,0 +1,60 @@
+import type { EffectClass } from './effect-classes.js';
+import type { JsonObject } from './json.js';
+
+/** One tool as an agent version pins it: what the model sees and what policy knows, without its code. */
+export interface ToolManifest {
+  readonly name: string;
+  /** Digest of everything declared about the tool; a worker that holds another version does not run it. */
+  readonly version: string;
+  readonly description: string;
+  readonly inputSchema: JsonObject;
+  readonly effectClass: EffectClass;
+  readonly namespace: string;
+  readonly keyed: {
+    readonly windowSeconds: number;
+    readonly resendsMax: number;
+    readonly comparesBodies: boolean;
+    readonly keepsServerErrors: boolean;
+  } | null;
+  /** Present when the tool has a probe. */
+  readonly query: {
+    readonly settlingSeconds: number;
+    readonly equalAnswers: number;
+    readonly intervalSeconds: number;
+    readonly queriesMax: number;
+  } | null;
+  readonly compensation: string | null;
+  readonly parallel: boolean;
+  readonly timeoutSeconds: number;
+  /** `required`: a person approves each call before it runs. `not_required`: the operator said so in the agent's file. */
+  readonly approval: 'required' | 'not_required';
+}
+
+/** A way to reach a model, without its secret: `apiKeyEnv` names the variable that holds it. */
+export interface ModelProfile {
+  readonly name: string;
+  /** `openai` speaks chat completions, `openai-responses` the responses API (without storing there). */
+  readonly provider: 'scripted' | 'openai' | 'openai-responses' | 'anthropic' | 'openai-compatible';
+  /** The provider's name of the model; for `scripted`, the script's file name. */
+  readonly model: string;
+  readonly baseUrl: string | null;
+  readonly apiKeyEnv: string | null;
+  readonly maxOutputTokens: number;
+  readonly timeoutSeconds: number;
+}
+
+/** Limits of an agent's runs; a run's contract may lower them. */
+export interface AgentLimits {
+  readonly stepsMax: number;
+  readonly toolCallsMax: number;
+  readonly wallClockSecondsMax: number;
+}
+
+/** The immutable content of an agent version; its digest names it, and a run pins it at admission (SPEC 7). */
+export interface AgentManifest {
+  readonly name: string;
+  readonly instructions: string;
+  readonly model: ModelProfile;
+  readonly tools: readonly ToolManifest[];
+  readonly limits: AgentLimits;
+}

@@ -1,0 +1,213 @@
+import { z } from 'zod';
+import type { EffectClass, EffectOutcome } from './effect-classes.js';
+import type { EffectState } from './effect-machine.js';
+import type { ModelFailureReason, ModelStopReason } from './models.js';
+import type { ControlState, RunState, TransitionReason } from './run-machine.js';
+
+/**
+ * What crosses Temporal: names, inputs and answers of the workflow, its activities and signals. Ids, digests,
+ * counters and enums only, at most 1 KiB a payload; prompts, arguments and results stay in Postgres (SPEC intro).
+ */
+
+export const WORKFLOW_TYPE = 'agentRun';
+
+/** Sent without content: something about the run changed in the ledger; look again. */
+export const NUDGE_SIGNAL = 'nudge';
+
+/** Search attributes that the set-up registers; all of type Keyword. */
+export const SEARCH_ATTRIBUTES = {
+  state: 'HoldfastState',
+  tenant: 'HoldfastTenant',
+  agent: 'HoldfastAgent',
+  job: 'HoldfastJob',
+} as const;
+
+export const RUN_INPUT_VERSION = 1;
+
+/** The workflow's input. It carries no state: an execution that continues reads its place from the ledger. */
+export const RunInput = z.strictObject({
+  version: z.literal(RUN_INPUT_VERSION),
+  runId: z.string().regex(/^run_[0-9a-f]{32}$/),
+  /** How many executions of this run came before by continue-as-new. */
+  continued: z.int().min(0),
+  settings: z.strictObject({
+    /** An activity that is silent for longer is taken for lost. */
+    heartbeatSeconds: z.number().min(0.2).max(600),
+    /** History events after which the run continues as new. */
+    historyEventsMax: z.int().min(50).max(20_000),
+    /** Where the API shows runs, for links in the Temporal Web UI; empty for none. */
+    apiUrl: z.string().max(200),
+  }),
+});
+export type RunInput = z.output<typeof RunInput>;
+
+/** The workflow's result: where the run stands in the ledger. */
+export interface RunResult {
+  readonly state: RunState | 'lost_ownership';
+}
+
+/** What the workflow decided and has not committed yet; rides along with the next ledger write (SPEC 4). */
+export type TrailEntry =
+  | { readonly kind: 'move'; readonly to: RunState; readonly reason: TransitionReason }
+  | { readonly kind: 'control'; readonly to: ControlState; readonly reason: TransitionReason }
+  | {
+      readonly kind: 'retry';
+      readonly turn: number;
+      readonly step: number;
+      /** Absent when the operation is a model call. */
+      readonly slot?: number;
+      readonly reason: string;
+      readonly action: 'retry' | 'ask_again' | 'give_up';
+      readonly attempt: number;
+      readonly attemptsMax: number;
+      /** Present exactly when the operation is tried again. */
+      readonly waitMs?: number;
+      readonly retryAfterSeconds?: number;
+    }
+  | { readonly kind: 'warning'; readonly code: string };
+
+export interface Trail {
+  /** Position of the first entry in the run's whole trail, from 1. */
+  readonly from: number;
+  readonly entries: readonly TrailEntry[];
+}
+
+interface AtStep {
+  readonly runId: string;
+  readonly turn: number;
+  /** Counts over the whole run, from 1. */
+  readonly step: number;
+  readonly trail: Trail;
+}
+export type ThinkInput = AtStep;
+export interface ActInput extends AtStep {
+  readonly slot: number;
+  /** 0, or the number of the redo that supersedes an effect settled as not committed. */
+  readonly redo: number;
+}
+export interface EffectInput extends AtStep {
+  readonly slot: number;
+}
+export interface CloseInput extends EffectInput {
+  readonly state: 'denied' | 'withdrawn';
+  /** Why, as the model is told it: a key of `CLOSE_TEXTS` in activities/ledger-steps.ts. */
+  readonly why: CloseReason;
+}
+export const CLOSE_REASONS = ['retries_exhausted', 'not_committed', 'approval_expired', 'lost_read'] as const;
+export type CloseReason = (typeof CLOSE_REASONS)[number];
+export interface CommitInput {
+  readonly runId: string;
+  readonly trail: Trail;
+}
+
+/** The ledger refused: nothing was written. */
+export type Refused =
+  /** The ledger stands elsewhere than this execution believes; take over and resume from there. */
+  | { readonly kind: 'out_of_step' }
+  /** Another execution owns the run for good. */
+  | { readonly kind: 'lost_ownership' }
+  | { readonly kind: 'run_ended' };
+
+/** A limit or a control request stands in the way; the trail was committed. */
+export type Held =
+  | { readonly kind: 'limit'; readonly limit: 'limit_steps' | 'limit_wall_clock' | 'limit_tool_calls' }
+  | { readonly kind: 'control'; readonly control: ControlState };
+
+export interface PlannedSlot {
+  readonly slot: number;
+  readonly parallel: boolean;
+}
+
+export type ThinkAnswer =
+  | {
+      readonly kind: 'answered';
+      readonly calls: readonly PlannedSlot[];
+      /** Calls that were answered with an error result instead of being planned. */
+      readonly refused: number;
+      readonly stopReason: ModelStopReason;
+      /** The run's state after the commit: `completed` when this answer ended the run. */
+      readonly state: RunState;
+    }
+  | {
+      readonly kind: 'failed';
+      readonly reason: ModelFailureReason;
+      readonly attempt: number;
+      readonly attemptsMax: number;
+      readonly seriesMsLeft: number;
+      readonly retryAfterMs: number | null;
+      readonly retryAfterMaxMs: number;
+    }
+  | { readonly kind: 'exhausted' }
+  /** Another attempt holds the call now. */
+  | { readonly kind: 'late' }
+  | { readonly kind: 'agent_unavailable' }
+  | Held
+  | Refused;
+
+/** Where an effect stands in the ledger. */
+export interface EffectStanding {
+  readonly kind: 'effect';
+  readonly state: EffectState;
+  readonly effectClass: EffectClass;
+  readonly redo: number;
+  /** Attempts made, lost ones not counted. */
+  readonly attempt: number;
+  readonly attemptsMax: number;
+  readonly seriesMsLeft: number;
+  /** Of the last attempt; `lost` where no worker reported one. */
+  readonly outcome: EffectOutcome | 'lost' | null;
+  readonly retryAfterMs: number | null;
+  readonly retryAfterMaxMs: number;
+  readonly onExhausted: 'tell_model' | 'fail';
+  /** What an `unknown` or `not_committed` effect comes to next; null in every other state. */
+  readonly next:
+    'resend' | 'give_up' | 'late_receipt' | 'query' | 'person' | 'redo' | 'tell_model' | 'fail' | null;
+  /** While `dispatching`: how long the attempt that holds it may still take. */
+  readonly leaseMsLeft: number | null;
+  /** After a status query: how long to wait before the next. */
+  readonly queryWaitMs: number | null;
+}
+
+export type ActAnswer =
+  | EffectStanding
+  /** The intent is written; without an approval it is never claimed. */
+  | { readonly kind: 'approval_required'; readonly expiresInMs: number }
+  | { readonly kind: 'key_conflict' }
+  | Held
+  | Refused;
+export type ExamineAnswer = EffectStanding | { readonly kind: 'absent' } | Refused;
+export type CommitAnswer = { readonly kind: 'committed'; readonly state: RunState } | Refused;
+
+export interface ResumePoint {
+  readonly kind: 'resume';
+  readonly state: RunState;
+  readonly control: ControlState;
+  readonly turn: number;
+  readonly step: number;
+  readonly trailPosition: number;
+  /** Effects whose outcome nobody knows yet. */
+  readonly unknown: readonly { readonly turn: number; readonly step: number; readonly slot: number }[];
+}
+export type TakeOverAnswer =
+  ResumePoint | { readonly kind: 'lost_ownership' };
+
+/** What the workflow may ask of the world; activities/ implements it, workflows/ proxies it. */
+export interface RunActivities {
+  /** One model call: claim, request, response. */
+  think(input: ThinkInput): Promise<ThinkAnswer>;
+  /** One attempt at one effect: intent and claim, dispatch, receipt. */
+  act(input: ActInput): Promise<ActAnswer>;
+  /** One status query about an unknown effect, or its settlement from a late receipt. */
+  queryEffect(input: EffectInput): Promise<ExamineAnswer>;
+}
+
+/** Steps that touch the ledger only; the workflow runs them as local activities. */
+export interface LedgerActivities {
+  commitTrail(input: CommitInput): Promise<CommitAnswer>;
+  /** What became of an effect whose activity ended without an answer. */
+  examineEffect(input: EffectInput): Promise<ExamineAnswer>;
+  /** Ends an effect that was never dispatched and tells the model why. */
+  closeEffect(input: CloseInput): Promise<ExamineAnswer>;
+  /** Takes the run for this execution, if Temporal says it is the open one. */
+  takeOver(input: { readonly runId: string; readonly continued: boolean }): Promise<TakeOverAnswer>;
+}

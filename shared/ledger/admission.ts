@@ -1,0 +1,176 @@
+import type { AgentManifest } from '../domain/agents.js';
+import type { RunContract } from '../domain/contract.js';
+import type { JsonValue } from '../domain/json.js';
+import { canonicalJson } from '../domain/strict-json.js';
+import { callFunction, type Db, jsonb } from './database.js';
+import { digestOf } from './digest.js';
+import { newId } from './new-id.js';
+import { refusalOf } from './refusals.js';
+
+/** Versions of what a run pins besides its agent; raised when their meaning changes. */
+const WORKFLOW_VERSION = 1;
+const LEDGER_VERSION = 1;
+
+const CURRENT_AGENT = {
+  name: 'ledger/current-agent',
+  text: `
+    select v.agent_version as "agentVersion", v.manifest
+      from holdfast.agents a join holdfast.agent_versions v using (agent, agent_version)
+     where a.agent = $1`,
+};
+
+const REGISTER_AGENT = {
+  name: 'ledger/register-agent',
+  text: 'select holdfast.register_agent($1, $2, $3)',
+};
+
+/** Makes an agent's manifest known under its digest and points new runs at it. @returns the digest */
+export async function registerAgent(db: Db, manifest: AgentManifest): Promise<string> {
+  const agentVersion = digestOf(manifest as unknown as JsonValue);
+  await db.query({ ...REGISTER_AGENT, values: [manifest.name, agentVersion, jsonb(manifest)] });
+  return agentVersion;
+}
+
+const READ_MANIFEST = {
+  name: 'ledger/read-manifest',
+  text: 'select manifest from holdfast.agent_versions where agent = $1 and agent_version = $2',
+};
+
+/** The immutable manifest of an agent version, or undefined when no worker ever registered it. */
+export async function readManifest(
+  db: Db,
+  agent: string,
+  agentVersion: string,
+): Promise<AgentManifest | undefined> {
+  const { rows } = await db.query<{ manifest: AgentManifest }>({
+    ...READ_MANIFEST,
+    values: [agent, agentVersion],
+  });
+  return rows[0]?.manifest;
+}
+
+export interface Admission {
+  readonly tenantId: string;
+  /** The initiating identity, canonical. */
+  readonly actorId: string;
+  /** Which route the key belongs to, for example `POST /v1/runs`; keys of different endpoints are independent. */
+  readonly endpoint: string;
+  readonly idempotencyKey: string;
+  readonly agent: string;
+  readonly input: JsonValue;
+  readonly contract: RunContract;
+  /** Temporal task queue of the workers that hold the agent. */
+  readonly taskQueue: string;
+}
+
+export type Admitted =
+  | { readonly kind: 'admitted' | 'replayed'; readonly runId: string }
+  /** The key admitted `runId` with another body. Nothing was written. */
+  | { readonly kind: 'reused'; readonly runId: string }
+  /** No worker has registered an agent of this name. Nothing was written. */
+  | { readonly kind: 'agent_not_found' };
+
+const ADMIT = {
+  name: 'ledger/admit-run',
+  text: 'select holdfast.admit_run($1, $2, $3, $4, $5, $6) as answer',
+};
+
+/** How often a key can be found taken by an admission that then rolls back, before we call it a bug. */
+const KEY_RACES_MAX = 5;
+
+/**
+ * Admits a run: job, run, first transition, input and start key in one transaction. The row is the queue; a worker
+ * starts the workflow (SPEC 3.8). The same key and body answer with the same run for ever.
+ */
+export async function admitRun(db: Db, admission: Admission): Promise<Admitted> {
+  const { agent, input, contract } = admission;
+  const requestSha256 = digestOf({ agent, input, contract: contract as unknown as JsonValue });
+  const { rows } = await db.query<{ agentVersion: string; manifest: AgentManifest }>({
+    ...CURRENT_AGENT,
+    values: [agent],
+  });
+  const current = rows[0];
+  // A replay is answered even when the agent is gone: the key decides before anything else.
+  const filled = current === undefined ? contract : withAgentLimits(contract, current.manifest);
+  const run = {
+    run_id: newId('run'),
+    job_id: newId('job'),
+    agent,
+    agent_version: current?.agentVersion ?? null,
+    pins: {
+      agent_version: current?.agentVersion ?? null,
+      model: current?.manifest.model.model ?? null,
+      tools: Object.fromEntries(current?.manifest.tools.map((tool) => [tool.name, tool.version]) ?? []),
+      workflow_version: WORKFLOW_VERSION,
+      ledger_version: LEDGER_VERSION,
+    },
+    contract: filled,
+    contract_sha256: digestOf(filled as unknown as JsonValue),
+    input,
+    input_text: typeof input === 'string' ? input : canonicalJson(input),
+    task_queue: admission.taskQueue,
+  };
+  for (let race = 1; ; race += 1) {
+    try {
+      const answer = await callFunction(db, ADMIT, [
+        admission.tenantId,
+        admission.actorId,
+        admission.endpoint,
+        admission.idempotencyKey,
+        requestSha256,
+        jsonb(run),
+      ]);
+      if (answer['kind'] === 'agent_not_found') return { kind: 'agent_not_found' };
+      return {
+        kind: answer['kind'] as 'admitted' | 'replayed' | 'reused',
+        runId: answer['run_id'] as string,
+      };
+    } catch (error) {
+      if (refusalOf(error) !== 'key_taken' || race >= KEY_RACES_MAX) throw error;
+    }
+  }
+}
+
+/** The contract with every number in force: the agent's limits where the request left one out, or asked for more. */
+function withAgentLimits(contract: RunContract, { limits }: AgentManifest): RunContract {
+  const asked = contract.limits;
+  return {
+    ...contract,
+    limits: {
+      steps_max: Math.min(asked.steps_max ?? limits.stepsMax, limits.stepsMax),
+      tool_calls_max: Math.min(asked.tool_calls_max ?? limits.toolCallsMax, limits.toolCallsMax),
+      wall_clock_seconds: Math.min(
+        asked.wall_clock_seconds ?? limits.wallClockSecondsMax,
+        limits.wallClockSecondsMax,
+      ),
+    },
+  };
+}
+
+/** What a start needs; the same as the message that an admission sends on `holdfast_admitted`. */
+export interface UnstartedRun {
+  readonly run_id: string;
+  readonly tenant_id: string;
+  readonly agent: string;
+  readonly job_id: string;
+  readonly task_queue: string;
+}
+
+/** Admitted runs whose start Temporal has not confirmed, oldest first. */
+export async function unstartedRuns(db: Db, limit: number): Promise<UnstartedRun[]> {
+  const { rows } = await db.query<UnstartedRun>({
+    name: 'ledger/unstarted-runs',
+    text: 'select run_id, tenant_id, agent, job_id, task_queue from holdfast.unstarted_runs($1)',
+    values: [limit],
+  });
+  return rows;
+}
+
+/** Notes that Temporal has these runs, so that the starter stops asking. */
+export async function confirmStarts(db: Db, runIds: readonly string[]): Promise<void> {
+  await db.query({
+    name: 'ledger/confirm-starts',
+    text: 'select holdfast.confirm_starts($1)',
+    values: [runIds],
+  });
+}

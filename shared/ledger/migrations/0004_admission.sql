@@ -1,0 +1,85 @@
+-- Admission: the row is the queue (SPEC 3.8). One start key, one run, whatever Temporal does.
+
+create function holdfast.register_agent(p_agent text, p_version text, p_manifest jsonb) returns void
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+begin
+  insert into holdfast.agent_versions (agent, agent_version, manifest) values (p_agent, p_version, p_manifest)
+    on conflict do nothing;
+  insert into holdfast.agents (agent, agent_version) values (p_agent, p_version)
+    on conflict (agent) do update set agent_version = excluded.agent_version, updated_at = now()
+    where agents.agent_version <> excluded.agent_version;
+end $$;
+
+-- Admits a run, or answers with the run that this key admitted before. `p_run` carries the ids and content that
+-- shared/ledger/admission.ts has checked.
+create function holdfast.admit_run(
+  p_tenant text, p_actor text, p_endpoint text, p_key text, p_request_sha256 text, p_run jsonb) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  v_known holdfast.api_requests;
+  v_run_id text := p_run ->> 'run_id';
+  v_job_id text := p_run ->> 'job_id';
+  v_contract jsonb := p_run -> 'contract';
+  v_at timestamptz := clock_timestamp();
+  v_digest text;
+  v_message jsonb;
+begin
+  select * into v_known from holdfast.api_requests
+   where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
+  if found then
+    return jsonb_build_object('kind',
+      case when v_known.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end, 'run_id', v_known.run_id);
+  end if;
+
+  if p_run ->> 'agent_version' is null then
+    return jsonb_build_object('kind', 'agent_not_found');
+  end if;
+
+  insert into holdfast.jobs (job_id, tenant_id, objective, acceptance_rule, accepted_by, owner, created_by)
+    values (v_job_id, p_tenant, v_contract ->> 'objective', v_contract #>> '{acceptance,rule}',
+            v_contract #>> '{acceptance,accepted_by}', v_contract ->> 'owner', p_actor);
+  insert into holdfast.runs (run_id, tenant_id, job_id, actor_id, agent, agent_version, pins, contract, contract_sha256,
+                             input, task_queue, state_version, event_seq, admitted_at, deadline_at)
+    values (v_run_id, p_tenant, v_job_id, p_actor, p_run ->> 'agent', p_run ->> 'agent_version', p_run -> 'pins',
+            v_contract, p_run ->> 'contract_sha256', p_run -> 'input', p_run ->> 'task_queue', 1, 1, v_at,
+            v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int));
+
+  -- Of two admissions under one key at once, the second waits here for the first and then finds its row.
+  insert into holdfast.api_requests (tenant_id, endpoint, idempotency_key, request_sha256, run_id)
+    values (p_tenant, p_endpoint, p_key, p_request_sha256, v_run_id)
+    on conflict do nothing;
+  if not found then
+    raise exception 'key_taken' using errcode = 'HF009';
+  end if;
+
+  v_digest := holdfast.transition_digest('', v_run_id, 1, 'run', null, 'admitted', 'admitted', p_actor, 0, v_at);
+  insert into holdfast.transitions (run_id, seq, tenant_id, region, from_state, to_state, reason, actor_id, epoch,
+                                    created_at, prev_digest, digest)
+    values (v_run_id, 1, p_tenant, 'run', null, 'admitted', 'admitted', p_actor, 0, v_at, '', v_digest);
+  update holdfast.runs set last_digest = v_digest where run_id = v_run_id;
+  insert into holdfast.run_events (run_id, seq, tenant_id, type, data) values
+    (v_run_id, 1, p_tenant, 'run.admitted', jsonb_build_object(
+      'state', 'admitted', 'control', 'active', 'state_version', 1, 'agent', p_run ->> 'agent',
+      'agent_version', p_run ->> 'agent_version', 'job_id', v_job_id, 'actor_id', p_actor));
+  insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
+    values (v_run_id, 1, 1, 0, p_tenant, 'user', jsonb_build_object('text', p_run ->> 'input_text'));
+
+  v_message := jsonb_build_object('run_id', v_run_id, 'tenant_id', p_tenant, 'agent', p_run ->> 'agent',
+                                  'job_id', v_job_id, 'task_queue', p_run ->> 'task_queue');
+  perform pg_notify('holdfast_admitted', v_message::text);
+  return jsonb_build_object('kind', 'admitted', 'run_id', v_run_id);
+end $$;
+
+-- Admitted runs whose start Temporal has not confirmed, oldest first.
+create function holdfast.unstarted_runs(p_limit integer) returns table (
+  run_id text, tenant_id text, agent text, job_id text, task_queue text)
+language sql stable security definer set search_path = holdfast, pg_temp as $$
+  select run_id, tenant_id, agent, job_id, task_queue from holdfast.runs
+   where state = 'admitted' and start_confirmed_at is null order by admitted_at limit p_limit
+$$;
+
+create function holdfast.confirm_starts(p_runs text[]) returns void
+language sql security definer set search_path = holdfast, pg_temp as $$
+  update holdfast.runs set start_confirmed_at = clock_timestamp()
+   where run_id = any (p_runs) and start_confirmed_at is null
+$$;

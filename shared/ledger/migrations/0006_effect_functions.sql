@@ -1,0 +1,344 @@
+-- The seam (SPEC 3.1): intent, claim, receipt, each one call and one transaction. No transaction is open while a
+-- target is called.
+
+-- Deterministic, sortable by run and step: the run's own time, the step, then a digest of the place.
+create function holdfast.effect_id(p_run text, p_turn integer, p_step integer, p_slot integer, p_redo integer)
+returns text language sql immutable as $$
+  select 'eff_' || substr(p_run, 5, 12) || '7' || lpad(to_hex(p_step & 4095), 3, '0') || '8' || substr(encode(sha256(
+    convert_to(p_run || '/' || p_turn || '/' || p_step || '/' || p_slot || '/' || p_redo, 'UTF8')), 'hex'), 1, 15)
+$$;
+
+-- Names the logical effect: run, turn, step, call slot, and the count of deliberate redos. Neither the arguments nor
+-- the provider's call id nor Temporal's run id is in it.
+create function holdfast.effect_key(p_run text, p_turn integer, p_step integer, p_slot integer, p_redo integer)
+returns text language sql immutable as $$
+  select p_run || ':t' || p_turn || ':s' || p_step || ':c' || p_slot || case when p_redo > 0 then ':r' || p_redo else '' end
+$$;
+
+-- Where an unknown outcome goes next, by class (SPEC 3.3). `resend` is the same request under the same key.
+create function holdfast.next_for_unknown(e holdfast.effects) returns text language plpgsql stable as $$
+declare
+  v_last holdfast.attempts;
+  v_queries integer;
+  v_window timestamptz;
+begin
+  if exists (select from holdfast.late_receipts where effect_id = e.effect_id and outcome in ('succeeded', 'rejected')) then
+    return 'late_receipt';
+  end if;
+  if e.lost_attempts < holdfast.lost_attempts_max() and e.effect_class in ('read', 'keyed') then
+    select * into v_last from holdfast.attempts where effect_id = e.effect_id order by attempt desc limit 1;
+    if e.effect_class = 'read' then
+      return case when e.attempts - e.lost_attempts < e.attempts_max and clock_timestamp() < e.series_deadline_at
+                  then 'resend' else 'give_up' end;
+    end if;
+    v_window := e.first_dispatched_at + make_interval(secs => (e.policy #>> '{keyed,windowSeconds}')::int);
+    if clock_timestamp() < v_window
+       and e.resends < (e.policy #>> '{keyed,resendsMax}')::int
+       and v_last.reason is distinct from 'key_conflict'
+       and not ((e.policy #>> '{keyed,keepsServerErrors}')::boolean and v_last.reason like 'http\_5%') then
+      return 'resend';
+    end if;
+  end if;
+  if jsonb_typeof(e.policy -> 'query') = 'object' then
+    select count(*) into v_queries from holdfast.status_queries where effect_id = e.effect_id;
+    if v_queries < (e.policy #>> '{query,queriesMax}')::int then return 'query'; end if;
+  end if;
+  return 'person';
+end $$;
+
+-- What the workflow decides from: enums and numbers, no content.
+create function holdfast.effect_standing(r holdfast.runs, e holdfast.effects) returns jsonb
+language plpgsql stable as $$
+declare
+  v_last holdfast.attempts;
+begin
+  select * into v_last from holdfast.attempts where effect_id = e.effect_id order by attempt desc limit 1;
+  return jsonb_strip_nulls(jsonb_build_object(
+    'kind', 'effect', 'state', e.state, 'effect_class', e.effect_class, 'redo', e.redo,
+    'attempt', e.attempts - e.lost_attempts, 'attempts_max', e.attempts_max,
+    'series_ms_left', floor(extract(epoch from e.series_deadline_at - clock_timestamp()) * 1000)::bigint,
+    'outcome', v_last.outcome, 'retry_after_ms', v_last.retry_after_ms,
+    'next', case
+      when e.state = 'unknown' then holdfast.next_for_unknown(e)
+      when e.state <> 'not_committed' then null
+      when r.contract #>> '{reconciliation,after_not_committed}' = 'redo'
+        and e.redo >= (r.contract #>> '{reconciliation,redos_max}')::int then 'tell_model'
+      else r.contract #>> '{reconciliation,after_not_committed}' end,
+    'on_exhausted', r.contract #>> '{retry,on_exhausted}',
+    'retry_after_max_ms', (r.contract #>> '{retry,retry_after_seconds_max}')::bigint * 1000,
+    'lease_ms_left', case when e.state = 'dispatching'
+      then greatest(0, floor(extract(epoch from v_last.lease_until - clock_timestamp()) * 1000)::bigint) end));
+end $$;
+
+create function holdfast.newest_effect(p_run text, p_turn integer, p_step integer, p_slot integer)
+returns holdfast.effects language sql stable as $$
+  select * from holdfast.effects where run_id = p_run and turn = p_turn and step = p_step and slot = p_slot
+   order by redo desc limit 1
+$$;
+
+-- Writes the intent of one planned call. Unique on (namespace, key): the same key with another digest is refused as
+-- a conflict and never overwritten.
+create function holdfast.intend_effect(
+  r holdfast.runs, p_plan jsonb, p_turn integer, p_step integer, p_redo integer, p_supersedes text)
+returns holdfast.effects language plpgsql as $$
+declare
+  v_slot integer := (p_plan ->> 'slot')::int;
+  e holdfast.effects;
+begin
+  insert into holdfast.effects (effect_id, tenant_id, run_id, turn, step, slot, redo, supersedes, call_id, tool,
+      tool_version, effect_class, namespace, idempotency_key, arguments, arguments_sha256, policy, requested_by,
+      attempts_max, series_deadline_at)
+    values (holdfast.effect_id(r.run_id, p_turn, p_step, v_slot, p_redo), r.tenant_id, r.run_id, p_turn, p_step,
+      v_slot, p_redo, p_supersedes, p_plan ->> 'callId', p_plan ->> 'toolName', p_plan ->> 'toolVersion',
+      p_plan ->> 'effectClass', p_plan ->> 'namespace',
+      holdfast.effect_key(r.run_id, p_turn, p_step, v_slot, p_redo), p_plan ->> 'arguments',
+      p_plan ->> 'argumentsSha256', p_plan -> 'policy', r.actor_id, (r.contract #>> '{retry,attempts_max}')::int,
+      clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int))
+    on conflict (namespace, idempotency_key) do nothing
+    returning * into e;
+  if e.effect_id is null then
+    select * into e from holdfast.effects where namespace = p_plan ->> 'namespace'
+       and idempotency_key = holdfast.effect_key(r.run_id, p_turn, p_step, v_slot, p_redo);
+    if e.run_id <> r.run_id or e.arguments_sha256 <> p_plan ->> 'argumentsSha256' then
+      raise exception 'key_conflict: % in % names another request', e.idempotency_key, e.namespace
+        using errcode = 'HF010';
+    end if;
+  end if;
+  return e;
+end $$;
+
+-- Intent and claim in one round trip. Of any number of callers at most one gets `claimed` for a fencing token; in
+-- the same transaction everything that could forbid the dispatch is looked at again (SPEC 3.1.2).
+create function holdfast.claim_effect(
+  p_run text, p_execution text, p_from bigint, p_trail jsonb, p_turn integer, p_step integer, p_slot integer,
+  p_redo integer, p_attempt_id text, p_worker text, p_lease_margin_ms bigint) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  r holdfast.runs := holdfast.open_run(p_run, p_execution, p_from, p_trail);
+  m holdfast.model_calls;
+  e holdfast.effects;
+  v_plan jsonb;
+  v_resend boolean;
+  v_lost boolean;
+begin
+  if r.state not in ('running', 'compensating') then
+    raise exception 'out_of_step: % is %, and dispatches nothing', p_run, r.state using errcode = 'HF005';
+  end if;
+  e := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
+  if e.effect_id is null or (e.redo < p_redo and e.state = 'not_committed') then
+    select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
+    v_plan := m.plan -> p_slot;
+    if v_plan is null or v_plan ->> 'kind' <> 'planned' then
+      raise exception 'effect_not_found: no call is planned at %/%/%/%', p_run, p_turn, p_step, p_slot
+        using errcode = 'HF007';
+    end if;
+    if e.effect_id is null then
+      r.tool_calls := r.tool_calls + 1;
+      e := holdfast.intend_effect(r, v_plan, p_turn, p_step, 0, null);
+    else
+      e := holdfast.intend_effect(r, v_plan, p_turn, p_step, e.redo + 1, e.effect_id);
+    end if;
+  end if;
+  select * into e from holdfast.effects where effect_id = e.effect_id for update;
+
+  -- The claim's own acknowledgement was lost: this very attempt holds it, and nothing has left.
+  if e.state = 'dispatching' and exists (
+       select from holdfast.attempts where effect_id = e.effect_id and attempt_id = p_attempt_id and ended_at is null) then
+    perform holdfast.save_run(r);
+    return holdfast.claimed(r, e, p_attempt_id);
+  end if;
+  v_resend := e.state = 'unknown' and holdfast.next_for_unknown(e) = 'resend';
+  if not (e.state = 'intended' or v_resend) then
+    perform holdfast.save_run(r);
+    return holdfast.effect_standing(r, e);
+  end if;
+  if r.control <> 'active' then
+    perform holdfast.save_run(r);
+    return jsonb_build_object('kind', 'control', 'control', r.control);
+  end if;
+  if (e.policy ->> 'approval') = 'required' then
+    perform holdfast.save_run(r);
+    return jsonb_build_object('kind', 'approval_required', 'expiresInMs', floor(extract(epoch from
+      least(e.created_at + make_interval(secs => (r.contract #>> '{timeouts,approval_seconds}')::int), r.deadline_at)
+      - clock_timestamp()) * 1000)::bigint);
+  end if;
+  -- A resend is no new work: it finds out what became of the old.
+  if not v_resend and clock_timestamp() >= r.deadline_at then
+    perform holdfast.save_run(r);
+    return jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock');
+  end if;
+
+  v_lost := v_resend and exists (select from holdfast.attempts
+                where effect_id = e.effect_id and attempt = e.attempts and outcome = 'lost');
+  update holdfast.effects set
+    state = 'dispatching', fencing_token = fencing_token + 1, attempts = attempts + 1,
+    resends = resends + (v_resend and not v_lost)::int,
+    first_dispatched_at = coalesce(first_dispatched_at, clock_timestamp()), last_dispatched_at = clock_timestamp(),
+    unknown_at = null, reconciliation_owner = null, reconciliation_deadline_at = null
+   where effect_id = e.effect_id returning * into e;
+  insert into holdfast.attempts (attempt_id, effect_id, attempt, fencing_token, tenant_id, run_id, epoch, execution,
+                                 worker, lease_until)
+    values (p_attempt_id, e.effect_id, e.attempts, e.fencing_token, e.tenant_id, e.run_id, r.epoch, p_execution,
+            p_worker, clock_timestamp() + make_interval(secs => least((e.policy ->> 'timeoutSeconds')::int,
+              (r.contract #>> '{timeouts,tool_seconds}')::int)) + p_lease_margin_ms * interval '1 millisecond');
+  r := holdfast.append_event(r, 'effect.dispatching', jsonb_build_object(
+    'effect_id', e.effect_id, 'tool', e.tool, 'effect_class', e.effect_class, 'turn', p_turn, 'step', p_step,
+    'slot', p_slot, 'attempt', e.attempts, 'idempotency_key', e.idempotency_key));
+  perform holdfast.save_run(r);
+  return holdfast.claimed(r, e, p_attempt_id);
+end $$;
+
+-- What the one who holds the claim needs for the dispatch.
+create function holdfast.claimed(r holdfast.runs, e holdfast.effects, p_attempt_id text) returns jsonb
+language sql stable as $$
+  select jsonb_build_object(
+    'kind', 'claimed', 'effect_id', e.effect_id, 'tenant_id', e.tenant_id, 'attempt_id', p_attempt_id,
+    'attempt', e.attempts, 'fencing_token', e.fencing_token, 'tool', e.tool, 'tool_version', e.tool_version,
+    'effect_class', e.effect_class, 'arguments', e.arguments, 'idempotency_key', e.idempotency_key,
+    'call_id', e.call_id, 'tool_seconds', (r.contract #>> '{timeouts,tool_seconds}')::int)
+$$;
+
+-- Ends an attempt with its outcome. Fenced by the token and by ownership, inside this one transaction; what has lost
+-- either is stored as a late receipt and settles nothing by itself.
+create function holdfast.settle_effect(
+  p_execution text, p_attempt_id text, p_fencing_token integer, p_outcome text, p_reason text, p_reference text,
+  p_target_status text, p_body bytea, p_body_sha256 text, p_content_type text, p_truncated boolean,
+  p_result_text text, p_retry_after_ms bigint) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  a holdfast.attempts;
+  e holdfast.effects;
+  r holdfast.runs;
+begin
+  select * into a from holdfast.attempts where attempt_id = p_attempt_id;
+  if not found then
+    raise exception 'effect_not_found: no attempt %', p_attempt_id using errcode = 'HF007';
+  end if;
+  select * into r from holdfast.runs where run_id = a.run_id for update;
+  select * into e from holdfast.effects where effect_id = a.effect_id for update;
+  select * into a from holdfast.attempts where attempt_id = p_attempt_id;
+
+  if e.state = 'dispatching' and e.fencing_token = p_fencing_token and a.fencing_token = p_fencing_token
+     and r.owner_execution = p_execution and r.ended_at is null then
+    case p_outcome
+      when 'succeeded', 'rejected' then
+        r := holdfast.write_receipt(r, e, p_attempt_id, p_outcome, 'response', p_reference, p_target_status, p_body,
+               p_body_sha256, p_content_type, p_truncated, p_result_text);
+        update holdfast.attempts set outcome = p_outcome, reason = p_reason, ended_at = clock_timestamp()
+         where attempt_id = p_attempt_id;
+      when 'not_sent', 'throttled' then
+        update holdfast.attempts set outcome = p_outcome, reason = p_reason, ended_at = clock_timestamp(),
+               retry_after_ms = p_retry_after_ms, evidence = p_body, evidence_type = p_content_type
+         where attempt_id = p_attempt_id;
+        update holdfast.effects set state = 'intended' where effect_id = e.effect_id;
+        r := holdfast.append_event(r, 'effect.released', jsonb_build_object(
+          'effect_id', e.effect_id, 'tool', e.tool, 'step', e.step, 'slot', e.slot, 'outcome', p_outcome,
+          'reason', p_reason));
+      else
+        r := holdfast.lose_effect(r, e, p_outcome, p_reason, p_retry_after_ms, p_body, p_content_type);
+    end case;
+    perform holdfast.save_run(r);
+  elsif a.outcome is distinct from p_outcome then
+    r := holdfast.keep_late_receipt(r, a, e, p_outcome, p_reference, p_target_status, p_body, p_body_sha256,
+                                    p_content_type, p_truncated, p_result_text);
+  end if;
+  select * into e from holdfast.effects where effect_id = a.effect_id;
+  return holdfast.effect_standing(r, e);
+end $$;
+
+-- The receipt, the settled state and the result the model will read: none exists without the others.
+create function holdfast.write_receipt(
+  r holdfast.runs, e holdfast.effects, p_attempt_id text, p_status text, p_source text, p_reference text,
+  p_target_status text, p_body bytea, p_body_sha256 text, p_content_type text, p_truncated boolean,
+  p_result_text text) returns holdfast.runs
+language plpgsql as $$
+begin
+  insert into holdfast.receipts (effect_id, attempt_id, tenant_id, run_id, epoch, status, source, reference,
+                                 target_status, body, body_sha256, content_type, truncated)
+    values (e.effect_id, p_attempt_id, e.tenant_id, e.run_id, r.epoch, p_status, p_source, p_reference,
+            p_target_status, p_body, p_body_sha256, p_content_type, p_truncated);
+  update holdfast.effects set state = p_status, settled_at = clock_timestamp(), unknown_at = null,
+         reconciliation_owner = null, reconciliation_deadline_at = null
+   where effect_id = e.effect_id;
+  -- What was not committed may be done after all by a redo, which then writes the one result of the call.
+  if p_status <> 'not_committed' then
+    r := holdfast.write_result(r, e.turn, e.step, e.slot, jsonb_build_object(
+      'callId', e.call_id, 'toolName', e.tool, 'text', p_result_text, 'isError', p_status = 'rejected'));
+  end if;
+  return holdfast.append_event(r, 'effect.settled', jsonb_build_object(
+    'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step, 'slot', e.slot, 'state', p_status,
+    'source', p_source, 'reference', p_reference, 'result_text', left(p_result_text, 4000)));
+end $$;
+
+create function holdfast.keep_late_receipt(
+  r holdfast.runs, a holdfast.attempts, e holdfast.effects, p_outcome text, p_reference text, p_target_status text,
+  p_body bytea, p_body_sha256 text, p_content_type text, p_truncated boolean, p_result_text text)
+returns holdfast.runs language plpgsql as $$
+begin
+  insert into holdfast.late_receipts (attempt_id, effect_id, tenant_id, run_id, outcome, reference, target_status,
+                                      body, body_sha256, content_type, truncated, result_text)
+    values (a.attempt_id, a.effect_id, a.tenant_id, a.run_id, p_outcome, p_reference, p_target_status,
+            coalesce(p_body, ''), p_body_sha256, p_content_type, p_truncated, p_result_text)
+    on conflict do nothing;
+  if found then
+    r := holdfast.append_event(r, 'effect.late_receipt', jsonb_build_object(
+      'effect_id', e.effect_id, 'tool', e.tool, 'outcome', p_outcome, 'attempt', a.attempt, 'effect_state', e.state));
+    perform holdfast.save_run(r);
+    perform pg_notify('holdfast_evidence', r.run_id);
+  end if;
+  return r;
+end $$;
+
+-- For the workflow whose activity ended without an answer: what does the ledger say? A dispatch that nobody reports
+-- on any more becomes unknown, and its attempt is shut out. Never a second dispatch.
+create function holdfast.examine_effect(
+  p_run text, p_execution text, p_from bigint, p_trail jsonb, p_turn integer, p_step integer, p_slot integer)
+returns jsonb language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  r holdfast.runs := holdfast.open_run(p_run, p_execution, p_from, p_trail);
+  e holdfast.effects := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
+begin
+  if e.effect_id is null then
+    perform holdfast.save_run(r);
+    return jsonb_build_object('kind', 'absent');
+  end if;
+  select * into e from holdfast.effects where effect_id = e.effect_id for update;
+  if e.state = 'dispatching' then
+    r := holdfast.lose_effect(r, e, 'lost', 'worker_lost', null, null, null);
+    select * into e from holdfast.effects where effect_id = e.effect_id;
+  end if;
+  perform holdfast.save_run(r);
+  return holdfast.effect_standing(r, e);
+end $$;
+
+-- Ends an effect that was never dispatched (or whose redo is not wanted) and tells the model why.
+create function holdfast.close_effect(
+  p_run text, p_execution text, p_from bigint, p_trail jsonb, p_turn integer, p_step integer, p_slot integer,
+  p_state text, p_result_text text) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  r holdfast.runs := holdfast.open_run(p_run, p_execution, p_from, p_trail);
+  e holdfast.effects := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
+begin
+  if e.effect_id is null then
+    raise exception 'effect_not_found: %/%/%/%', p_run, p_turn, p_step, p_slot using errcode = 'HF007';
+  end if;
+  select * into e from holdfast.effects where effect_id = e.effect_id for update;
+  if e.state = 'unknown' and e.effect_class = 'read' then
+    r := holdfast.settle_lost_reads(r);
+    select * into e from holdfast.effects where effect_id = e.effect_id;
+  end if;
+  if e.state = 'intended' then
+    update holdfast.effects set state = p_state, settled_at = clock_timestamp() where effect_id = e.effect_id
+      returning * into e;
+    r := holdfast.append_event(r, 'effect.closed', jsonb_build_object(
+      'effect_id', e.effect_id, 'tool', e.tool, 'step', e.step, 'slot', e.slot, 'state', p_state));
+  end if;
+  if e.state in ('denied', 'withdrawn', 'superseded', 'not_committed') and not exists (
+       select from holdfast.messages where run_id = p_run and turn = p_turn and step = p_step and position = p_slot + 2) then
+    r := holdfast.write_result(r, p_turn, p_step, p_slot, jsonb_build_object(
+      'callId', e.call_id, 'toolName', e.tool, 'text', p_result_text, 'isError', true));
+  end if;
+  perform holdfast.save_run(r);
+  return holdfast.effect_standing(r, e);
+end $$;

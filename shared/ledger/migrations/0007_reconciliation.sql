@@ -1,0 +1,101 @@
+-- Settling an unknown outcome (SPEC 3.6): a late receipt first, then status queries in a bounded series. A person is
+-- the last; nothing here guesses.
+
+-- Opens one look at an unknown effect. A late receipt settles it on the spot; otherwise the caller learns what to ask.
+create function holdfast.begin_query(
+  p_run text, p_execution text, p_from bigint, p_trail jsonb, p_turn integer, p_step integer, p_slot integer)
+returns jsonb language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  r holdfast.runs := holdfast.open_run(p_run, p_execution, p_from, p_trail);
+  e holdfast.effects := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
+  l holdfast.late_receipts;
+begin
+  if e.effect_id is null then
+    raise exception 'effect_not_found: %/%/%/%', p_run, p_turn, p_step, p_slot using errcode = 'HF007';
+  end if;
+  select * into e from holdfast.effects where effect_id = e.effect_id for update;
+  if e.state <> 'unknown' then
+    perform holdfast.save_run(r);
+    return holdfast.effect_standing(r, e);
+  end if;
+  select * into l from holdfast.late_receipts
+   where effect_id = e.effect_id and outcome in ('succeeded', 'rejected') order by recorded_at limit 1;
+  if found then
+    r := holdfast.reconcile_effect(r, e,
+      case l.outcome when 'succeeded' then 'committed' else 'not_committed' end, 'late_receipt',
+      jsonb_build_object('attempt_id', l.attempt_id, 'body_sha256', l.body_sha256, 'recorded_at', l.recorded_at),
+      'holdfast:ledger', 'An answer that came late says what happened.', l.reference, l.attempt_id, l.body,
+      l.body_sha256, l.content_type, l.truncated, l.result_text);
+    select * into e from holdfast.effects where effect_id = e.effect_id;
+    perform holdfast.save_run(r);
+    return holdfast.effect_standing(r, e);
+  end if;
+  perform holdfast.save_run(r);
+  if holdfast.next_for_unknown(e) <> 'query' then
+    return holdfast.effect_standing(r, e);
+  end if;
+  return jsonb_build_object(
+    'kind', 'query', 'effect_id', e.effect_id, 'tenant_id', e.tenant_id, 'tool', e.tool,
+    'tool_version', e.tool_version, 'arguments', e.arguments, 'idempotency_key', e.idempotency_key,
+    'tool_seconds', (r.contract #>> '{timeouts,tool_seconds}')::int);
+end $$;
+
+-- Stores one answer of a target and settles the effect when the series allows it: `found` at once, `absent` only
+-- after the settling time and k equal answers in a row.
+create function holdfast.record_query(
+  p_run text, p_execution text, p_turn integer, p_step integer, p_slot integer, p_answer text, p_reason text,
+  p_reference text, p_body bytea, p_body_sha256 text, p_content_type text, p_truncated boolean, p_result_text text)
+returns jsonb language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  r holdfast.runs := holdfast.open_run(p_run, p_execution, (
+    select trail_position + 1 from holdfast.runs where run_id = p_run), '[]'::jsonb);
+  e holdfast.effects := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
+  q jsonb;
+  v_number integer;
+  v_counts boolean;
+  v_equal integer;
+begin
+  select * into e from holdfast.effects where effect_id = e.effect_id for update;
+  if e.state <> 'unknown' then
+    return holdfast.effect_standing(r, e);
+  end if;
+  q := e.policy -> 'query';
+  -- Counted from when the outcome was lost, which is after the attempt's last byte could leave.
+  v_counts := p_answer <> 'absent'
+    or clock_timestamp() >= e.unknown_at + make_interval(secs => (q ->> 'settlingSeconds')::int);
+  select coalesce(max(query), 0) + 1 into v_number from holdfast.status_queries where effect_id = e.effect_id;
+  insert into holdfast.status_queries (effect_id, query, tenant_id, run_id, answer, counts, reason, reference, body)
+    values (e.effect_id, v_number, e.tenant_id, e.run_id, p_answer, v_counts, p_reason, p_reference, p_body);
+  r := holdfast.append_event(r, 'effect.queried', jsonb_build_object(
+    'effect_id', e.effect_id, 'tool', e.tool, 'query', v_number, 'answer', p_answer, 'counts', v_counts));
+
+  select count(*) into v_equal from holdfast.status_queries
+   where effect_id = e.effect_id and answer = 'absent' and counts and query > coalesce((
+     select max(query) from holdfast.status_queries where effect_id = e.effect_id and not (answer = 'absent' and counts)), 0);
+  if p_answer = 'found' or v_equal >= (q ->> 'equalAnswers')::int then
+    r := holdfast.reconcile_effect(r, e, case p_answer when 'found' then 'committed' else 'not_committed' end, 'probe',
+      jsonb_build_object('query', v_number, 'equal_answers', v_equal, 'body_sha256', p_body_sha256),
+      'holdfast:ledger', case p_answer when 'found' then 'The target knows the key.'
+        else 'The target does not know the key, in ' || v_equal || ' equal answers past its settling time.' end,
+      p_reference, null, p_body, p_body_sha256, p_content_type, p_truncated, p_result_text);
+  end if;
+  select * into e from holdfast.effects where effect_id = e.effect_id;
+  perform holdfast.save_run(r);
+  return holdfast.effect_standing(r, e) || jsonb_build_object(
+    'query_wait_ms', greatest((q ->> 'intervalSeconds')::bigint * 1000,
+      case when e.state = 'unknown' then ceil(extract(epoch from e.unknown_at - clock_timestamp()
+        + make_interval(secs => (q ->> 'settlingSeconds')::int)) * 1000)::bigint else 0 end));
+end $$;
+
+-- The settlement: a row with actor and evidence, the receipt, the state, and the fact the model hears.
+create function holdfast.reconcile_effect(
+  r holdfast.runs, e holdfast.effects, p_decided text, p_source text, p_evidence jsonb, p_actor text, p_note text,
+  p_reference text, p_attempt_id text, p_body bytea, p_body_sha256 text, p_content_type text, p_truncated boolean,
+  p_result_text text) returns holdfast.runs
+language plpgsql as $$
+begin
+  insert into holdfast.reconciliations (effect_id, tenant_id, run_id, decided, source, evidence, actor_id, note)
+    values (e.effect_id, e.tenant_id, e.run_id, p_decided, p_source, p_evidence, p_actor, p_note);
+  return holdfast.write_receipt(r, e, p_attempt_id, p_decided, p_source, p_reference, null, coalesce(p_body, ''),
+    p_body_sha256, p_content_type, p_truncated, p_result_text);
+end $$;

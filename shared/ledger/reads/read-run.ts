@@ -1,0 +1,306 @@
+import type { EffectClass } from '../../domain/effect-classes.js';
+import type { JsonValue } from '../../domain/json.js';
+import type { ControlState, RunState } from '../../domain/run-machine.js';
+import { isoTime, isoTimeOrNull } from './row-values.js';
+import type { Db } from '../database.js';
+import type { RunKey } from './row-values.js';
+
+/** An effect that nobody has settled yet. */
+export interface OpenEffect {
+  readonly effect_id: string;
+  readonly tool: string;
+  readonly effect_class: EffectClass;
+  readonly state: 'intended' | 'dispatching' | 'unknown';
+  readonly idempotency_key: string;
+  readonly attempts: number;
+  readonly attempts_max: number;
+  /** When the newest attempt's lease ends; null while none is open. */
+  readonly lease_until: string | null;
+  /** Who must settle it and by when; present exactly while its outcome is unknown. */
+  readonly reconciliation: { readonly owner: string; readonly deadline_at: string } | null;
+}
+
+/** The newest stop of a retry series. */
+export interface RetryStop {
+  readonly turn: number;
+  readonly step: number;
+  /** Null when the operation is a model call. */
+  readonly slot: number | null;
+  readonly effect_id: string | null;
+  readonly reason: string;
+  readonly action: 'retry' | 'ask_again' | 'give_up' | 'ask_person';
+  readonly owner: string;
+  readonly attempt: number;
+  readonly attempts_max: number;
+  readonly deadline_at: string;
+  readonly eligible_at: string | null;
+  /** The target's own word, uncapped. */
+  readonly retry_after_seconds: number | null;
+  readonly at: string;
+}
+
+/** A run as the ledger knew it at one instant (SPEC appendix A, RunState read). */
+export interface RunRecord {
+  readonly run_id: string;
+  readonly identity: {
+    readonly tenant_id: string;
+    readonly actor_id: string;
+    readonly job_id: string;
+    readonly thread_id: string | null;
+    readonly parent_run_id: string | null;
+    readonly agent: string;
+    readonly agent_version: string;
+    readonly turn: number;
+  };
+  readonly contract: JsonValue;
+  readonly contract_sha256: string;
+  readonly pins: JsonValue;
+  readonly input: JsonValue;
+  readonly execution: {
+    readonly state: RunState;
+    readonly control: ControlState;
+    /** Of the last move in the run region; null before the first. */
+    readonly reason: string | null;
+    readonly step: number;
+    readonly admitted_at: string;
+    /** When Temporal confirmed the start; null while the starter still owes it. */
+    readonly start_confirmed_at: string | null;
+    readonly started_at: string | null;
+    readonly ended_at: string | null;
+    readonly last_retry: RetryStop | null;
+  };
+  readonly concurrency: {
+    readonly state_version: number;
+    readonly epoch: number;
+    readonly owner_execution: string | null;
+  };
+  readonly model: {
+    readonly calls: number;
+    readonly attempts: number;
+    readonly last_stop_reason: string | null;
+    readonly usage: { readonly input_tokens: number; readonly output_tokens: number };
+  };
+  readonly effects: {
+    /** Tool calls that the model asked for. */
+    readonly tool_calls: number;
+    readonly total: number;
+    /** Count by effect state; a state that no effect is in is left out. */
+    readonly by_state: Readonly<Record<string, number>>;
+    /** At most 100, oldest first; `total` and `by_state` count all. */
+    readonly open: readonly OpenEffect[];
+  };
+  readonly control: { readonly deadline_at: string };
+  readonly recovery: {
+    /** Sequence of the last durable event, which is also the last id of the stream. */
+    readonly event_seq: number;
+    readonly trail_position: number;
+    /** Digest of the last transition; '' before the first. */
+    readonly last_transition_digest: string;
+  };
+  readonly terminal: {
+    readonly outcome: RunState;
+    readonly reason: string | null;
+    readonly actor_id: string;
+    readonly ended_at: string;
+    /** What the model said last: the answer of a completed run, the partial result of any other. */
+    readonly last_message: JsonValue;
+  } | null;
+  readonly freshness: {
+    /** The database's clock when the row was read. */
+    readonly as_of: string;
+    readonly event_seq: number;
+    readonly updated_at: string;
+  };
+}
+
+// One statement is one snapshot: counts, open effects and state are of the same instant.
+const READ_RUN = {
+  name: 'reads/run',
+  text: `
+    select r.run_id, r.tenant_id, r.actor_id, r.job_id, r.thread_id, r.parent_run_id, r.agent,
+           r.agent_version, r.pins, r.contract, r.contract_sha256, r.input, r.state, r.control, r.reason, r.state_version,
+           r.last_digest, r.epoch, r.owner_execution, r.trail_position, r.event_seq, r.turn, r.step,
+           r.model_calls, r.model_attempts, r.tool_calls, r.input_tokens, r.output_tokens, r.last_stop_reason, r.admitted_at,
+           r.start_confirmed_at, r.started_at, r.deadline_at, r.ended_at, r.updated_at,
+           clock_timestamp() as as_of,
+           (select coalesce(jsonb_object_agg(s.state, s.count), '{}')
+              from (select state, count(*) from holdfast.effects where run_id = r.run_id group by state) s
+           ) as effect_counts,
+           (select coalesce(jsonb_agg(to_jsonb(o) order by o.turn, o.step, o.slot, o.redo), '[]') from (
+              select e.turn, e.step, e.slot, e.redo, e.effect_id, e.tool, e.effect_class, e.state,
+                     e.idempotency_key, e.attempts, e.attempts_max, e.reconciliation_owner,
+                     e.reconciliation_deadline_at,
+                     (select max(a.lease_until) from holdfast.attempts a
+                       where a.effect_id = e.effect_id and a.ended_at is null) as lease_until
+                from holdfast.effects e
+               where e.run_id = r.run_id and e.state in ('intended', 'dispatching', 'unknown')
+               order by e.turn, e.step, e.slot, e.redo limit 100) o
+           ) as open_effects,
+           (select to_jsonb(x) from (
+              select turn, step, slot, effect_id, reason, action, owner, attempt, attempts_max, deadline_at,
+                     eligible_at, retry_after_seconds, created_at as at
+                from holdfast.retries where run_id = r.run_id order by trail_seq desc limit 1) x
+           ) as last_retry,
+           (select t.actor_id from holdfast.transitions t
+             where t.run_id = r.run_id and t.region = 'run' order by t.seq desc limit 1) as last_actor_id,
+           (select m.content from holdfast.messages m
+             where m.run_id = r.run_id and m.role = 'assistant'
+             order by m.turn desc, m.step desc, m.position desc limit 1) as last_message
+      from holdfast.runs r
+     where r.run_id = $1 and r.tenant_id = $2`,
+};
+
+/** The run as it is now, or null when this tenant has no such run. Starts nothing. */
+export async function readRun(db: Db, key: RunKey): Promise<RunRecord | null> {
+  const { rows } = await db.query<RunRow>({ ...READ_RUN, values: [key.runId, key.tenantId] });
+  const row = rows[0];
+  return row === undefined ? null : recordOf(row);
+}
+
+function recordOf(row: RunRow): RunRecord {
+  return {
+    run_id: row.run_id,
+    identity: identityOf(row),
+    contract: row.contract,
+    contract_sha256: row.contract_sha256,
+    pins: row.pins,
+    input: row.input,
+    execution: executionOf(row),
+    concurrency: {
+      state_version: row.state_version,
+      epoch: row.epoch,
+      owner_execution: row.owner_execution,
+    },
+    model: {
+      calls: row.model_calls,
+      attempts: row.model_attempts,
+      last_stop_reason: row.last_stop_reason,
+      usage: { input_tokens: Number(row.input_tokens), output_tokens: Number(row.output_tokens) },
+    },
+    effects: {
+      tool_calls: row.tool_calls,
+      total: Object.values(row.effect_counts).reduce((sum, count) => sum + count, 0),
+      by_state: row.effect_counts,
+      open: row.open_effects.map(openEffectOf),
+    },
+    control: { deadline_at: isoTime(row.deadline_at) },
+    recovery: {
+      event_seq: Number(row.event_seq),
+      trail_position: Number(row.trail_position),
+      last_transition_digest: row.last_digest,
+    },
+    terminal: terminalOf(row),
+    freshness: {
+      as_of: isoTime(row.as_of),
+      event_seq: Number(row.event_seq),
+      updated_at: isoTime(row.updated_at),
+    },
+  };
+}
+
+function identityOf(row: RunRow): RunRecord['identity'] {
+  const { tenant_id, actor_id, job_id, thread_id, parent_run_id, agent, agent_version, turn } = row;
+  return { tenant_id, actor_id, job_id, thread_id, parent_run_id, agent, agent_version, turn };
+}
+
+function executionOf(row: RunRow): RunRecord['execution'] {
+  return {
+    state: row.state,
+    control: row.control,
+    reason: row.reason,
+    step: row.step,
+    admitted_at: isoTime(row.admitted_at),
+    start_confirmed_at: isoTimeOrNull(row.start_confirmed_at),
+    started_at: isoTimeOrNull(row.started_at),
+    ended_at: isoTimeOrNull(row.ended_at),
+    last_retry: row.last_retry === null ? null : retryStopOf(row.last_retry),
+  };
+}
+
+function terminalOf(row: RunRow): RunRecord['terminal'] {
+  if (row.ended_at === null) return null;
+  return {
+    outcome: row.state,
+    reason: row.reason,
+    actor_id: row.last_actor_id,
+    ended_at: isoTime(row.ended_at),
+    last_message: row.last_message,
+  };
+}
+
+function openEffectOf(row: OpenEffectJson): OpenEffect {
+  const { effect_id, tool, effect_class, state, idempotency_key, attempts, attempts_max } = row;
+  const { reconciliation_owner: owner, reconciliation_deadline_at: deadline } = row;
+  return {
+    ...{ effect_id, tool, effect_class, state, idempotency_key, attempts, attempts_max },
+    lease_until: jsonTimeOrNull(row.lease_until),
+    reconciliation: owner === null || deadline === null ? null : { owner, deadline_at: jsonTime(deadline) },
+  };
+}
+
+function retryStopOf(row: RetryStop): RetryStop {
+  return {
+    ...row,
+    deadline_at: jsonTime(row.deadline_at),
+    eligible_at: jsonTimeOrNull(row.eligible_at),
+    at: jsonTime(row.at),
+  };
+}
+
+/** Postgres writes times inside jsonb with its own offset and microseconds. */
+function jsonTime(text: string): string {
+  return isoTime(new Date(text));
+}
+
+function jsonTimeOrNull(text: string | null): string | null {
+  return text === null ? null : jsonTime(text);
+}
+
+type OpenEffectJson = Omit<OpenEffect, 'reconciliation'> & {
+  readonly reconciliation_owner: string | null;
+  readonly reconciliation_deadline_at: string | null;
+};
+
+interface RunRow {
+  readonly run_id: string;
+  readonly tenant_id: string;
+  readonly actor_id: string;
+  readonly job_id: string;
+  readonly thread_id: string | null;
+  readonly parent_run_id: string | null;
+  readonly agent: string;
+  readonly agent_version: string;
+  readonly pins: JsonValue;
+  readonly contract: JsonValue;
+  readonly contract_sha256: string;
+  readonly input: JsonValue;
+  readonly state: RunState;
+  readonly control: ControlState;
+  readonly reason: string | null;
+  readonly state_version: number;
+  readonly last_digest: string;
+  readonly epoch: number;
+  readonly owner_execution: string | null;
+  readonly trail_position: string;
+  readonly event_seq: string;
+  readonly turn: number;
+  readonly step: number;
+  readonly model_calls: number;
+  readonly model_attempts: number;
+  readonly tool_calls: number;
+  readonly input_tokens: string;
+  readonly output_tokens: string;
+  readonly last_stop_reason: string | null;
+  readonly admitted_at: Date;
+  readonly start_confirmed_at: Date | null;
+  readonly started_at: Date | null;
+  readonly deadline_at: Date;
+  readonly ended_at: Date | null;
+  readonly updated_at: Date;
+  readonly as_of: Date;
+  readonly effect_counts: Readonly<Record<string, number>>;
+  readonly open_effects: readonly OpenEffectJson[];
+  readonly last_retry: RetryStop | null;
+  readonly last_actor_id: string;
+  readonly last_message: JsonValue;
+}

@@ -1,0 +1,16 @@
+import { defineConfig } from 'vitest/config';
+
+export default defineConfig({
+  test: {
+    include: ['test/**/*.test.ts'],
+    globalSetup: ['test/support/global-setup.ts'],
+    // Processes, not threads: tests load Temporal's native core and send signals.
+    pool: 'forks',
+    fileParallelism: true,
+    maxWorkers: 2,
+    // A workflow against the dev server takes 50 ms a task; a test that waits on purpose says so itself.
+    testTimeout: 30_000,
+    hookTimeout: 60_000,
+    teardownTimeout: 30_000,
+  },
+});

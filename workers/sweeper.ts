@@ -1,0 +1,98 @@
+import { type Client, WorkflowNotFoundError } from '@temporalio/client';
+import type { Pool } from 'pg';
+import { NUDGE_SIGNAL } from '../shared/domain/protocol.js';
+import type { TransitionReason } from '../shared/domain/run-machine.js';
+import {
+  closeOrphan,
+  markSwept,
+  runsWithLateEvidence,
+  sweepCandidates,
+  type SweepCandidate,
+} from '../shared/ledger/sweep.js';
+import type { Logger } from '../shared/process/log.js';
+
+/** Runs that one round compares at most: the ones that were compared longest ago. */
+const ROUND_MAX = 200;
+
+export interface SweeperDeps {
+  readonly db: Pool;
+  readonly client: Client;
+  /** A run that moved within this time is left alone, in seconds. */
+  readonly quietSeconds: number;
+  readonly log: Logger;
+}
+
+type Standing = { readonly kind: 'open' } | { readonly kind: 'over'; readonly reason: TransitionReason };
+
+/**
+ * Compares Temporal with the ledger (SPEC 3.8). A run whose workflow was terminated, failed or vanished is brought to
+ * rest truthfully, its open effects routed to reconciliation; a live one is left alone, however long it works.
+ */
+export function createSweeper({ db, client, quietSeconds, log }: SweeperDeps) {
+  const standingOf = async ({ runId, ownerExecution }: SweepCandidate): Promise<Standing> => {
+    if (ownerExecution === 'sweeper') return { kind: 'over', reason: 'person_settled' };
+    try {
+      // The newest execution of the id: one that continued as new or was reset is open although its owner is not.
+      const { status } = await client.workflow.getHandle(runId).describe();
+      switch (status.name) {
+        case 'RUNNING':
+        case 'PAUSED':
+        case 'UNSPECIFIED':
+        case 'UNKNOWN':
+        case 'CONTINUED_AS_NEW':
+          return { kind: 'open' };
+        case 'TERMINATED':
+          return { kind: 'over', reason: 'workflow_terminated' };
+        case 'FAILED':
+          return { kind: 'over', reason: 'workflow_failed' };
+        case 'TIMED_OUT':
+          return { kind: 'over', reason: 'workflow_timed_out' };
+        case 'CANCELLED':
+          return { kind: 'over', reason: 'workflow_cancelled' };
+        case 'COMPLETED':
+          return { kind: 'over', reason: 'workflow_completed_early' };
+      }
+    } catch (error) {
+      if (error instanceof WorkflowNotFoundError) return { kind: 'over', reason: 'workflow_vanished' };
+      throw error;
+    }
+  };
+
+  return {
+    async round(): Promise<void> {
+      const candidates = await sweepCandidates(db, ROUND_MAX, quietSeconds);
+      for (const candidate of candidates) {
+        const standing = await standingOf(candidate);
+        if (standing.kind === 'open') continue;
+        const state = await closeOrphan(db, candidate.runId, candidate.epoch, standing.reason);
+        if (state !== undefined) {
+          log.warn(
+            { runId: candidate.runId, reason: standing.reason, state },
+            'the workflow of a run is over',
+          );
+        }
+      }
+      if (candidates.length > 0) {
+        await markSwept(
+          db,
+          candidates.map(({ runId }) => runId),
+        );
+      }
+    },
+
+    /** Tells runs that wait on an unknown effect that evidence has come. */
+    async nudgeLateEvidence(): Promise<void> {
+      for (const runId of await runsWithLateEvidence(db, ROUND_MAX)) await nudge(client, runId, log);
+    },
+  };
+}
+
+/** Says to a run's workflow that the ledger holds something new; a workflow that is over needs no telling. */
+export async function nudge(client: Client, runId: string, log: Logger): Promise<void> {
+  try {
+    await client.workflow.getHandle(runId).signal(NUDGE_SIGNAL);
+  } catch (error) {
+    if (!(error instanceof WorkflowNotFoundError)) throw error;
+    log.info({ runId }, 'no open workflow to nudge; the sweeper looks after the run');
+  }
+}

@@ -1,0 +1,176 @@
+import { dirname, join } from 'node:path';
+import { Client, Connection } from '@temporalio/client';
+import { NativeConnection, Runtime } from '@temporalio/worker';
+import type { Pool } from 'pg';
+import { noFaults, type ReachFaultPoint } from '../activities/fault-points.js';
+import { modelOverrideFromEnv } from '../activities/models/profile-from-env.js';
+import { loadProject } from '../activities/project/load-project.js';
+import { ProjectError } from '../activities/project/project-error.js';
+import type { RunInput } from '../shared/domain/protocol.js';
+import { registerAgent } from '../shared/ledger/admission.js';
+import { createLedgerPool } from '../shared/ledger/database.js';
+import { checkDurability, LedgerSchemaError } from '../shared/ledger/migrate.js';
+import { announceReady, untilAskedToStop } from '../shared/process/child.js';
+import { type ConnectedConfig, readConfig, requireServers } from '../shared/process/config.js';
+import { StartError } from '../shared/process/exit.js';
+import { createLogger } from '../shared/process/log.js';
+import { bundleWorkflows } from './bundle-workflows.js';
+import { createRunWorker } from './create-worker.js';
+import { listen } from './listen.js';
+import { repeat } from './repeat.js';
+import { ADMITTED_CHANNEL, createStarter } from './starter.js';
+import { createSweeper, nudge } from './sweeper.js';
+
+/** Ledger connections of one worker: more would only queue in Postgres. */
+const POOL_MAX = 16;
+const STARTER_PAUSE_MS = 2_000;
+const SWEEPER_PAUSE_MS = 10_000;
+/** History events after which a run continues as new, far below Temporal's limit of 51,200. */
+const HISTORY_EVENTS_MAX = 2_000;
+/** Evidence that came for a run which waits for some. */
+const EVIDENCE_CHANNEL = 'holdfast_evidence';
+
+export interface WorkerProcessOptions {
+  readonly env: Readonly<Record<string, string | undefined>>;
+  /** Tests cut activities off; production never does. */
+  readonly reach?: ReachFaultPoint;
+}
+
+/**
+ * The worker as a process of its own: proves that it can work, takes work until it is asked to stop, lets what is in
+ * flight finish, and ends.
+ */
+export async function runWorkerProcess({ env, reach = noFaults }: WorkerProcessOptions): Promise<void> {
+  const config = requireServers(readConfig(env));
+  const log = createLogger({ name: 'worker', level: config.logLevel });
+  quietRuntime();
+  const db = createLedgerPool({
+    databaseUrl: config.databaseUrl,
+    max: POOL_MAX,
+    applicationName: 'holdfast-worker',
+    onIdleError: (error) => log.warn({ err: error }, 'an idle ledger connection was lost'),
+  });
+  const project = await load(config, env);
+  await checkLedger(db);
+  for (const agent of project.agents) await registerAgent(db, agent);
+
+  const { connection: address, namespace } = config.temporal;
+  const connection = await NativeConnection.connect(address).catch((error: unknown) => {
+    throw unreachable(address.address, error);
+  });
+  const clientConnection = await Connection.connect({ ...address, connectTimeout: 10_000 });
+  const client = new Client({ connection: clientConnection, namespace });
+  const worker = await createRunWorker({
+    connection,
+    client,
+    namespace,
+    taskQueue: config.taskQueue,
+    db,
+    catalogue: project.catalogue,
+    secrets: (name) => env[name],
+    projectDir: dirname(config.project),
+    workflowBundle: await bundleWorkflows(join(config.dataDir, 'cache')),
+    reach,
+    log,
+  });
+  const background = startBackground(config, { db, client, log, settings: settingsOf(config, env) });
+  const working = worker.run();
+  log.info(
+    { taskQueue: config.taskQueue, agents: project.agents.map(({ name }) => name) },
+    'the worker takes work',
+  );
+  announceReady({ kind: 'ready', role: 'worker', detail: { taskQueue: config.taskQueue } });
+
+  // A worker that ends without being asked has failed: the error goes up and the process ends.
+  const reason = await Promise.race([untilAskedToStop(), working.then(() => 'ended' as const)]);
+  log.info({ reason }, 'the worker stops');
+  await background.stop();
+  if (reason !== 'ended') worker.shutdown();
+  await working;
+  await project.close();
+  await clientConnection.close();
+  await connection.close();
+  await db.end();
+  if (process.connected) process.disconnect();
+}
+
+function settingsOf(config: ConnectedConfig, env: WorkerProcessOptions['env']): RunInput['settings'] {
+  return {
+    heartbeatSeconds: config.heartbeatSeconds,
+    historyEventsMax: HISTORY_EVENTS_MAX,
+    apiUrl: env['HOLDFAST_PUBLIC_URL'] ?? `http://${config.api.host}:${config.api.port}`,
+  };
+}
+
+/** Starting admitted runs and comparing Temporal with the ledger, beside the worker's own polling. */
+function startBackground(
+  config: ConnectedConfig,
+  parts: Parameters<typeof createStarter>[0],
+): { stop(): Promise<void> } {
+  const { db, client, log } = parts;
+  const starter = createStarter(parts);
+  const sweeper = createSweeper({ db, client, log, quietSeconds: 20 });
+  const starting = repeat('starter', STARTER_PAUSE_MS, log, () => starter.round());
+  const sweeping = repeat('sweeper', SWEEPER_PAUSE_MS, log, async () => {
+    await sweeper.round();
+    await sweeper.nudgeLateEvidence();
+  });
+  const listener = listen({
+    databaseUrl: config.databaseUrl,
+    channels: [ADMITTED_CHANNEL, EVIDENCE_CHANNEL],
+    onMessage(channel, payload) {
+      const told =
+        channel === ADMITTED_CHANNEL ? starter.startNotified(payload) : nudge(client, payload, log);
+      told.catch((error: unknown) =>
+        log.warn({ err: error, channel }, 'notification not served; the next round does'),
+      );
+    },
+    onOpened: () => starting.soon(),
+    log,
+  });
+  return {
+    async stop() {
+      await listener.stop();
+      await starting.stop();
+      await sweeping.stop();
+    },
+  };
+}
+
+async function load(config: ConnectedConfig, env: WorkerProcessOptions['env']) {
+  const modelOverride = modelOverrideFromEnv(env);
+  try {
+    return await loadProject(
+      config.project,
+      env,
+      ...(modelOverride === undefined ? [] : [{ modelOverride }]),
+    );
+  } catch (error) {
+    if (error instanceof ProjectError) throw new StartError(error.message.split('\n'), { cause: error });
+    throw error;
+  }
+}
+
+async function checkLedger(db: Pool): Promise<void> {
+  try {
+    await checkDurability(db);
+  } catch (error) {
+    if (error instanceof LedgerSchemaError) throw new StartError(error.message, { cause: error });
+    throw error;
+  }
+}
+
+function unreachable(address: string, error: unknown): StartError {
+  return new StartError(
+    `Temporal does not answer at ${address}. Start it, or set TEMPORAL_ADDRESS to the one that runs.`,
+    { cause: error },
+  );
+}
+
+/** Temporal's own log lines would stand between ours without our redaction. */
+function quietRuntime(): void {
+  Runtime.install({
+    logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {}, log() {} },
+    shutdownSignals: [],
+  });
+}

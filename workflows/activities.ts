@@ -1,0 +1,39 @@
+import { proxyActivities, proxyLocalActivities } from '@temporalio/workflow';
+import type { LedgerActivities, RunActivities } from '../shared/domain/protocol.js';
+
+/**
+ * Longest an activity may take. The tool's and the contract's own time-outs end a call far earlier, and heartbeats
+ * find a dead worker within seconds; this only bounds what both fail to see.
+ */
+const START_TO_CLOSE = '65 minutes';
+
+/** Never retried by Temporal: after a silence the workflow asks the ledger, and the ledger decides (SPEC 3.5). */
+export function effectActivities(heartbeatSeconds: number) {
+  return proxyActivities<Pick<RunActivities, 'act'>>({
+    startToCloseTimeout: START_TO_CLOSE,
+    heartbeatTimeout: heartbeatSeconds * 1_000,
+    retry: { maximumAttempts: 1 },
+  });
+}
+
+/**
+ * Model calls and status queries change nothing outside, and the ledger counts their attempts: a redelivery after a
+ * lost worker is safe. What a provider answers comes back as a value, so only infrastructure is retried here.
+ */
+export function readActivities(heartbeatSeconds: number) {
+  return proxyActivities<Pick<RunActivities, 'think' | 'queryEffect'>>({
+    startToCloseTimeout: START_TO_CLOSE,
+    heartbeatTimeout: heartbeatSeconds * 1_000,
+    retry: { initialInterval: '500 milliseconds', maximumInterval: '10 seconds', backoffCoefficient: 2 },
+  });
+}
+
+/**
+ * Ledger commits without an outside call: local activities, since one costs no round trip to Temporal and every one
+ * may be repeated. They wait for Postgres as long as it takes (SPEC 3.8).
+ */
+export const ledger = proxyLocalActivities<LedgerActivities>({
+  startToCloseTimeout: '20 seconds',
+  retry: { initialInterval: '250 milliseconds', maximumInterval: '10 seconds', backoffCoefficient: 2 },
+  localRetryThreshold: '30 seconds',
+});

@@ -1,0 +1,154 @@
+import { ApplicationFailure, allHandlersFinished, condition } from '@temporalio/workflow';
+import {
+  type ResumePoint,
+  RunInput,
+  type RunResult,
+  type TakeOverAnswer,
+} from '../shared/domain/protocol.js';
+import { isTerminal, type RunState } from '../shared/domain/run-machine.js';
+import { ledger } from './activities.js';
+import { callModel } from './call-model.js';
+import { OutOfStep, RunFails } from './endings.js';
+import { reconcile } from './reconcile.js';
+import { Nudges, Run } from './run.js';
+import { examine, settleCalls } from './settle-call.js';
+
+const FROM_ADMISSION: ResumePoint = {
+  kind: 'resume',
+  state: 'admitted',
+  control: 'active',
+  turn: 1,
+  step: 1,
+  trailPosition: 0,
+  unknown: [],
+};
+
+/**
+ * One agent run (SPEC 4). The ledger holds where it stands; an execution that starts late, continues, is reset or is
+ * out of step takes the run over and goes on from there, so there is one way on and nothing is carried beside it.
+ */
+export async function agentRun(rawInput: unknown): Promise<RunResult> {
+  const nudges = new Nudges();
+  const input = parseInput(rawInput);
+  let from: ResumePoint = FROM_ADMISSION;
+  if (input.continued > 0) {
+    const taken = await takeOver(input, true);
+    if (taken.kind === 'lost_ownership') return { state: 'lost_ownership' };
+    from = taken;
+  }
+  for (;;) {
+    try {
+      const state = await drive(new Run(input, from, nudges), from.unknown);
+      await condition(allHandlersFinished);
+      return { state };
+    } catch (error) {
+      if (!(error instanceof OutOfStep)) throw error;
+      const taken = await takeOver(input, false);
+      if (taken.kind === 'lost_ownership') return { state: 'lost_ownership' };
+      from = taken;
+    }
+  }
+}
+
+/**
+ * An input of another version is refused before any effect: nothing of it is believed. The ledger keeps the run, and
+ * the sweeper shows its end.
+ */
+function parseInput(rawInput: unknown): RunInput {
+  const parsed = RunInput.safeParse(rawInput);
+  if (parsed.success) return parsed.data;
+  throw ApplicationFailure.nonRetryable('The run input is of another version.', 'snapshot_incompatible');
+}
+
+function takeOver(input: RunInput, continued: boolean): Promise<TakeOverAnswer> {
+  return ledger.takeOver({ runId: input.runId, continued });
+}
+
+/** The run as a story: settle what is open, then think, act, think … to the end. */
+async function drive(run: Run, unknown: ResumePoint['unknown']): Promise<RunState> {
+  if (isTerminal(run.state)) {
+    run.show();
+    return run.state;
+  }
+  try {
+    await standUp(run, unknown);
+    for (;;) {
+      const answer = await callModel(run);
+      if (answer.state === 'completed') {
+        run.trail.countLedgerEntry();
+        run.state = 'completed';
+        run.show();
+        return run.state;
+      }
+      if (answer.calls.length > 0) await settleCalls(run, answer.calls);
+      else if (answer.refused === 0) return await endWith(run, answer.stopReason);
+      run.step += 1;
+    }
+  } catch (error) {
+    if (!(error instanceof RunFails)) throw error;
+    run.move('fail', error.reason);
+    await run.flush();
+    return run.state;
+  }
+}
+
+/**
+ * From wherever the ledger stands to `running`, lawfully. What a run rests on in `needs_reconciliation` is settled
+ * before anything new begins; what else is unknown is found when its step is taken up again.
+ */
+async function standUp(run: Run, unknown: ResumePoint['unknown']): Promise<void> {
+  switch (run.state) {
+    case 'admitted':
+      run.move('start', 'run_started');
+      break;
+    case 'retry_wait':
+      run.move('retry_due', 'taken_over');
+      break;
+    case 'waiting_for_input':
+      run.move('input_received', 'taken_over');
+      break;
+    case 'awaiting_approval':
+      run.move('approval_closed', 'taken_over');
+      break;
+    case 'reconciling':
+      run.move('inconclusive', 'taken_over');
+      await settleUnknown(run, unknown);
+      break;
+    case 'needs_reconciliation':
+      await settleUnknown(run, unknown);
+      break;
+    default:
+      break;
+  }
+}
+
+async function settleUnknown(run: Run, unknown: ResumePoint['unknown']): Promise<void> {
+  for (const { step, slot } of unknown) {
+    run.step = step;
+    const standing = await examine(run, slot);
+    if (standing.kind === 'effect' && standing.state === 'unknown' && standing.next !== 'resend') {
+      await reconcile(run, slot, standing);
+    }
+  }
+  if (run.state !== 'needs_reconciliation') return;
+  // Nothing rests on it any more, or the same key may be sent again: its step is taken up once more.
+  run.move('reconcile', 'taken_over');
+  run.move('settled', 'taken_over');
+}
+
+/** A final answer that did not end the run by itself. */
+async function endWith(run: Run, stopReason: string): Promise<RunState> {
+  switch (stopReason) {
+    case 'stop':
+    case 'other':
+      run.move('complete', 'answer_final');
+      await run.flush();
+      return run.state;
+    case 'length':
+      throw new RunFails('model_output_truncated');
+    case 'content_filter':
+      throw new RunFails('model_content_refused');
+    default:
+      throw new RunFails('model_failed');
+  }
+}

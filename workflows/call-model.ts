@@ -1,0 +1,80 @@
+import type { ThinkAnswer } from '../shared/domain/protocol.js';
+import { MODEL_FAILURES, type ModelFailureReason } from '../shared/domain/models.js';
+import { decideRetry } from '../shared/domain/retry-policy.js';
+import { RunFails } from './endings.js';
+import type { Run } from './run.js';
+
+type Answered = Extract<ThinkAnswer, { kind: 'answered' }>;
+type Failed = Extract<ThinkAnswer, { kind: 'failed' }>;
+
+/** The committed answer of the run's current step, however many attempts it takes. */
+export async function callModel(run: Run): Promise<Answered> {
+  for (;;) {
+    await run.continueAsNewIfLarge();
+    const answer = await run.trail.ride<ThinkAnswer>((trail) =>
+      run.think.executeWithOptions({ summary: `step ${run.step}` }, [
+        { runId: run.id, turn: run.turn, step: run.step, trail },
+      ]),
+    );
+    switch (answer.kind) {
+      case 'answered':
+        return answer;
+      case 'failed':
+        await waitAfterFailure(run, answer);
+        break;
+      case 'late':
+        break;
+      case 'exhausted':
+        throw new RunFails('retries_exhausted');
+      case 'limit':
+        throw new RunFails(answer.limit);
+      case 'agent_unavailable':
+        throw new RunFails('agent_unavailable');
+      case 'control':
+        await run.flush();
+        await run.nudges.wait();
+        break;
+    }
+  }
+}
+
+/** @throws RunFails when the failure is final or the series ends */
+async function waitAfterFailure(run: Run, failed: Failed): Promise<void> {
+  const verdict = MODEL_FAILURES[failed.reason];
+  if (verdict === 'needs_person') throw new RunFails('provider_needs_person');
+  if (verdict === 'final') {
+    throw new RunFails(failed.reason === 'content_refused' ? 'model_content_refused' : 'model_failed');
+  }
+  const isLimit = isLimitStop(failed.reason);
+  const decision = decideRetry({
+    kind: isLimit ? 'limit' : 'transient',
+    attempt: failed.attempt,
+    attemptsMax: failed.attemptsMax,
+    seriesMsLeft: failed.seriesMsLeft,
+    retryAfterMs: failed.retryAfterMs,
+    retryAfterMaxMs: failed.retryAfterMaxMs,
+    random: Math.random(),
+  });
+  const row = {
+    kind: 'retry' as const,
+    turn: run.turn,
+    step: run.step,
+    reason: failed.reason,
+    attempt: failed.attempt,
+    attemptsMax: failed.attemptsMax,
+    ...(failed.retryAfterMs === null ? {} : { retryAfterSeconds: Math.ceil(failed.retryAfterMs / 1_000) }),
+  };
+  run.move('wait_retry', isLimit ? 'limit_stop' : 'transient_fault');
+  if (decision.kind === 'exhausted') {
+    run.note({ ...row, action: 'give_up' });
+    throw new RunFails('retries_exhausted');
+  }
+  run.note({ ...row, action: 'retry', waitMs: decision.waitMs });
+  await run.pause(decision.waitMs);
+  run.move('retry_due', 'retry_due');
+}
+
+/** Whether the provider asks to come later, as opposed to a fault that passes by itself. */
+function isLimitStop(reason: ModelFailureReason): boolean {
+  return reason === 'rate_limited' || reason === 'overloaded';
+}

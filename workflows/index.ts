@@ -1,0 +1,2 @@
+/** The one file the worker bundles: exports every workflow and nothing else. */
+export { agentRun } from './agent-run.js';
