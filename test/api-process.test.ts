@@ -39,18 +39,17 @@ test('the process serves with Temporal down, and ends in order when it is asked 
   expect((await startAt(url, 'process-1')).status).toBe(201);
   const ready = await fetch(`${url}/readyz`);
   expect([ready.status, await ready.text()]).toStrictEqual([200, expect.stringContaining('applied, newest')]);
-  let asked = 0;
   const { run_id } = RunView.parse(await (await startAt(url, 'process-1')).json());
-  const stream = (await fetch(`${url}/v1/runs/${run_id}/stream`)).body?.getReader();
+  const stream = (await fetch(`${url}/v1/runs/${run_id}/stream`)).body?.pipeThrough(new TextDecoderStream());
+  if (stream === undefined) throw new Error('the stream has no body');
+  const reader = stream.getReader();
   let text = '';
-  for (let end = false; !end;) {
-    const { done, value } = (await stream?.read()) ?? { done: true, value: undefined };
-    end = done;
-    text += Buffer.from(value ?? []).toString();
-    // An open stream is ended by the stop, not left to the reader.
-    if (text.includes('"type":"run.admitted"') && asked === 0) asked = Date.now();
-    if (asked !== 0 && !end) await child.signal('SIGTERM');
-  }
+  while (!text.includes('"type":"run.admitted"')) text += (await reader.read()).value ?? '';
+  const asked = Date.now();
+  const stopped = child.signal('SIGTERM');
+  // An open stream is ended by the stop, not left to its reader.
+  while (!(await reader.read()).done) continue;
+  await stopped;
   expect(Date.now() - asked).toBeLessThan(3_000);
   expect(await child.ended).toStrictEqual({ code: 0, signal: null });
 });

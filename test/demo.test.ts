@@ -1,5 +1,6 @@
 // Goal: the demo's last line can be believed. Method: the comparison over every kind of disagreement, each
 // with the verdict a person would give; then the refund desk's own files against each other.
+import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -273,14 +274,55 @@ describe('the whole desk, over its real tools, without the runtime', () => {
     expect(readFileSync(join(folder, 'ORD-1003.failed.md'), 'utf8')).toContain('already_refunded');
   });
 
+  // prettier-ignore
+  test.each([
+    ['refund_payment', 'ORD-1003.by-hand.md', 'was settled by hand'],
+    ['send_mail',      'ORD-1003.md',         'was refunded: 174.50 EUR'],
+  ])('a %s that a person settled is reported in the words of the person', async (tool, report, ending) => {
+    const words = { [tool]: 'Settled by a person: done, see ticket 7.' };
+    const { text } = await work(project, 'Refund order ORD-1003: arrived broken', words);
+    expect(text).toContain(ending);
+    expect(readFileSync(join(folder, report), 'utf8')).toContain('ticket 7');
+  });
+
   test('an order that is not there, and a message without one, end in words alone', async () => {
     expect(await work(project, 'Refund order ORD-9999: lost')).toMatchObject({ called: ['read_order'] });
     expect(await work(project, 'Give me my money back')).toMatchObject({ called: [] });
   });
 });
 
-/** Thinks and acts as a run does, but remembers nothing and survives nothing. */
-async function work(project: Project, input: string): Promise<{ called: string[]; text: string }> {
+test('the demo itself: a kill, three spoiled payments and a lost mail, and every effect accounted for', async () => {
+  const { stdout, story, code } = await runDemo(['--runs', '5', '--json']);
+  expect(code, story).toBe(0);
+  expect(stdout.trimEnd().split('\n').at(-1)).toBe(
+    '{"runs":5,"completed":4,"effects":9,"applied":10,"duplicates":0,"lost":0,"unexplained":0}',
+  );
+}, 180_000);
+
+/** The demo as a process, thinking with its script whatever keys the environment holds. */
+function runDemo(args: string[]): Promise<{ stdout: string; story: string; code: number | null }> {
+  const env = Object.fromEntries(
+    Object.entries(process.env).filter(([name]) => !/_API_KEY$|^HOLDFAST_MODEL/.test(name)),
+  );
+  const command = ['--import', 'tsx', 'workers/demo/main.ts', ...args];
+  const cwd = fileURLToPath(new URL('..', import.meta.url));
+  const child = spawn(process.execPath, command, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] });
+  let stdout = '';
+  let story = '';
+  child.stderr.on('data', (chunk: Buffer) => (story += chunk.toString()));
+  child.stdout.on('data', (chunk: Buffer) => (stdout += chunk.toString()));
+  return new Promise((resolve) => child.once('close', (code) => resolve({ stdout, story, code })));
+}
+
+/**
+ * Thinks and acts as a run does, but remembers nothing and survives nothing. The tools named in `settledByHand` are
+ * not called: the model is told that text, as after an unknown outcome that a person settled.
+ */
+async function work(
+  project: Project,
+  input: string,
+  settledByHand: Readonly<Record<string, string>> = {},
+): Promise<{ called: string[]; text: string }> {
   const agent = project.agents[0];
   if (agent === undefined) throw new Error('The project has no agent.');
   const client = createModelClient(agent.model, { secrets: () => undefined, projectDir: project.dir });
@@ -309,13 +351,18 @@ async function work(project: Project, input: string): Promise<{ called: string[]
     messages.push({ role: 'assistant', parts: [{ type: 'tool_call', callId, toolName, arguments: args }] });
     const tool = project.catalogue.get(toolName);
     if (tool === undefined) throw new Error(`There is no tool ${toolName}.`);
+    called.push(toolName);
+    const byHand = settledByHand[toolName];
+    if (byHand !== undefined) {
+      messages.push({ role: 'tool', results: [{ callId, toolName, text: byHand, isError: false }] });
+      continue;
+    }
     const answer = await tool.call({ ...toolCall(args), idempotencyKey: randomUUID() });
     if (answer.kind !== 'succeeded' && answer.kind !== 'rejected') {
       throw new Error(`${toolName} answered ${answer.kind}: ${JSON.stringify(answer)}`);
     }
     const result = { callId, toolName, text: resultTextOf(answer), isError: answer.kind === 'rejected' };
     messages.push({ role: 'tool', results: [result] });
-    called.push(toolName);
   }
   throw new Error('The desk did not come to an end.');
 }

@@ -24,7 +24,7 @@ afterAll(() => {
 const PROJECT = `version: 1
 models:
   desk: { provider: scripted, script: models/desk.yaml }
-  real: { provider: openai-compatible, baseUrl: 'http://\${env:MODEL_HOST:-127.0.0.1:1234}/v1', model: m, apiKeyEnv: MY_KEY }
+  real: { provider: openai-compatible, baseUrl: '\${env:MODEL_URL:-http://127.0.0.1:1/v1}', model: m, apiKeyEnv: KEY }
 tools:
   functions: [tools/orders.ts]
   http: [tools/payments.yaml]
@@ -47,8 +47,9 @@ const FILES: Readonly<Record<string, string>> = {
   'models/desk.yaml': 'replies:\n  - text: Done.\n',
   'prompts/desk.md': 'You are the desk.\n',
   'tools/orders.ts': `import { defineTool } from '${toolsModule}';
+const read = { name: 'read_order', description: 'Reads.', effect: { class: 'read' }, run: () => 1 };
 const input = { type: 'object' };
-export const readOrder = defineTool({ name: 'read_order', description: 'Reads.', input, effect: { class: 'read' }, run: () => 1 });
+export const readOrder = defineTool({ ...read, input });
 export default [
   readOrder,
   defineTool({ name: 'note_order', description: 'Notes.', input, effect: { class: 'opaque' }, run: () => 2 }),
@@ -103,7 +104,7 @@ const editPay = (from: string, to: string) => ({
 });
 
 describe('a project', () => {
-  test('becomes agents and a catalogue; a person is asked before effects unless the file says otherwise', async () => {
+  test('becomes agents and a catalogue; effects ask a person unless the file says otherwise', async () => {
     const project = await load();
     expect(project.agents.map(({ name }) => name)).toEqual(['desk-agent', 'talker']);
     const [desk, talker] = project.agents;
@@ -116,7 +117,7 @@ describe('a project', () => {
     ]);
     expect(desk?.limits).toEqual({ stepsMax: 40, toolCallsMax: 60, wallClockSecondsMax: 3600 });
     expect(talker).toMatchObject({ instructions: 'Only talk.', limits: { stepsMax: 3, toolCallsMax: 60 } });
-    expect(talker?.model).toMatchObject({ baseUrl: 'http://127.0.0.1:1234/v1', apiKeyEnv: 'MY_KEY' });
+    expect(talker?.model).toMatchObject({ baseUrl: 'http://127.0.0.1:1/v1', apiKeyEnv: 'KEY' });
     expect(project.catalogue.list().map(({ name }) => name)).toEqual(['note_order', 'pay', 'read_order']);
     expect(desk?.tools[2]).toMatchObject({ version: project.catalogue.get('pay')?.version });
     expect(project.dir).toMatch(/p\d+$/);
@@ -148,43 +149,152 @@ describe('a project', () => {
 });
 
 describe('a problem is told with its place', () => {
-  // prettier-ignore
   test.each<[string, Readonly<Record<string, string | null>>, RegExp]>([
     ['no such file', { 'holdfast.yaml': null }, /^holdfast\.yaml:1:1 {2}there is no such file — /],
-    ['broken YAML', { 'holdfast.yaml': 'version: 1\nmodels: [' }, /^holdfast\.yaml:2:\d+ {2}.*correct the YAML/],
-    ['a name twice', edit('  desk: {', '  desk: 1\n  desk: {'), /^holdfast\.yaml:[34]:\d+ {2}Map keys must be unique/],
-    ['an unknown setting', edit('    model: desk\n', '    model: desk\n    colour: red\n'),
-      /^holdfast\.yaml:11:5|^holdfast\.yaml:11:13 {2}there is no setting "colour"/],
-    ['a missing setting', edit(', script: models/desk.yaml', ''), /^holdfast\.yaml:3:3 {2}"script" is missing — add it/],
-    ['a wrong type', edit('stepsMax: 3', 'stepsMax: three'), /^holdfast\.yaml:19:25 {2}"stepsMax" must be of type/],
-    ['a number out of range', edit('stepsMax: 3', 'stepsMax: 0'), /^holdfast\.yaml:19:25 {2}"stepsMax" is too small/],
-    ['an unknown provider', edit('provider: scripted', 'provider: oracle'), /^holdfast\.yaml:3:\d+ {2}/],
-    ['an unknown tool', edit('- note_order', '- note_odrer'), /^holdfast\.yaml:14:9 {2}there is no tool note_odrer — /],
-    ['a tool listed twice', edit('- note_order', '- read_order'), /^holdfast\.yaml:14:9 {2}read_order is listed twice — /],
-    ['an unknown model', edit('model: real', 'model: rael'), /^holdfast\.yaml:17:12 {2}there is no model rael — /],
-    ['a missing prompt', { 'prompts/desk.md': null }, /^holdfast\.yaml:11:19 {2}prompts\/desk\.md: there is no such file/],
-    ['an empty prompt', { 'prompts/desk.md': ' \n' }, /^holdfast\.yaml:11:19 {2}prompts\/desk\.md is empty — /],
+    [
+      'broken YAML',
+      { 'holdfast.yaml': 'version: 1\nmodels: [' },
+      /^holdfast\.yaml:2:\d+ {2}.*correct the YAML/,
+    ],
+    [
+      'a name twice',
+      edit('  desk: {', '  desk: 1\n  desk: {'),
+      /^holdfast\.yaml:[34]:\d+ {2}Map keys must be unique/,
+    ],
+    [
+      'an unknown setting',
+      edit('    model: desk\n', '    model: desk\n    colour: red\n'),
+      /^holdfast\.yaml:11:13 {2}there is no setting "colour"/,
+    ],
+    [
+      'a missing setting',
+      edit(', script: models/desk.yaml', ''),
+      /^holdfast\.yaml:3:3 {2}"script" is missing — add it/,
+    ],
+    [
+      'a wrong type',
+      edit('stepsMax: 3', 'stepsMax: three'),
+      /^holdfast\.yaml:19:25 {2}"stepsMax" must be of type/,
+    ],
+    [
+      'a number out of range',
+      edit('stepsMax: 3', 'stepsMax: 0'),
+      /^holdfast\.yaml:19:25 {2}"stepsMax" is too small/,
+    ],
+    [
+      'an unknown provider',
+      edit('provider: scripted', 'provider: oracle'),
+      /^holdfast\.yaml:3:21 {2}"provider" must be scripted or openai-compatible or openai/,
+    ],
+    [
+      'an unknown tool',
+      edit('- note_order', '- note_odrer'),
+      /^holdfast\.yaml:14:9 {2}there is no tool note_odrer — /,
+    ],
+    [
+      'a tool listed twice',
+      edit('- note_order', '- read_order'),
+      /^holdfast\.yaml:14:9 {2}read_order is listed twice — /,
+    ],
+    [
+      'an unknown model',
+      edit('model: real', 'model: rael'),
+      /^holdfast\.yaml:17:12 {2}there is no model rael — /,
+    ],
+    [
+      'a missing prompt',
+      { 'prompts/desk.md': null },
+      /^holdfast\.yaml:11:19 {2}prompts\/desk\.md: there is no such file/,
+    ],
+    [
+      'an empty prompt',
+      { 'prompts/desk.md': ' \n' },
+      /^holdfast\.yaml:11:19 {2}prompts\/desk\.md is empty — /,
+    ],
     ['a missing script', { 'models/desk.yaml': null }, /^holdfast\.yaml:3:\d+ {2}the script cannot be used/],
-    ['a broken script', { 'models/desk.yaml': 'replies: 7\n' }, /^holdfast\.yaml:3:\d+ {2}the script cannot be used: .*desk\.yaml:1/],
-    ['a missing module', { 'tools/orders.ts': null }, /^holdfast\.yaml:6:15 {2}tools\/orders\.ts cannot be imported/],
-    ['a module without tools', { 'tools/orders.ts': 'export const a = 1;' }, /^holdfast\.yaml:6:15 {2}tools\/orders\.ts exports no tool/],
-    ['a missing tool file', { 'tools/payments.yaml': null }, /^tools\/payments\.yaml:1:1 {2}there is no such file/m],
-    ['an HTTP tool without a policy', editPay('    keyed: { windowSeconds: 60, resendsMax: 3 }\n', ''),
-      /^tools\/payments\.yaml:6:12 {2}class keyed needs `keyed` — /],
-    ['a wrong setting of an HTTP tool', editPay('windowSeconds: 60', 'windowSeconds: no'), /^tools\/payments\.yaml:8:29 {2}"windowSeconds"/],
-    ['a bad schema', editPay('type: integer', 'type: int'), /^tools\/payments\.yaml:5:\d+ {2}the schema does not compile/],
-    ['a compensation that is no tool', editPay('note_order', 'undo'), /^tools\/payments\.yaml:3:3 {2}pay: its compensation undo is no tool/],
-    ['a variable that is not set', editPay('${env:PAY_HOST:-127.0.0.1:9999}', '${env:PAY_HOST}'), /^tools\/payments\.yaml:10:10 {2}The variable PAY_HOST is not set/],
-    ['two tools of one name', editPay('  pay:\n', '  read_order:\n'), /^tools\/payments\.yaml:3:3 {2}a tool read_order is declared at .*holdfast\.yaml:6 too — /m],
-    ['a server without pins',
-      edit('  http: [', '  mcp: { s: { transport: stdio, command: node, tools: { t: { class: read } } } }\n  http: ['),
-      /^holdfast\.yaml:7:\d+ {2}s\/t is not pinned in mcp-pins\.json — /],
-    ['pins changed by hand',
-      { ...edit('  http: [', '  mcp: { s: { transport: stdio, command: node, tools: { t: { class: read } } } }\n  http: ['), 'mcp-pins.json': '{"version":2}' },
-      /^mcp-pins\.json:1:1 {2}it is no lock file/],
+    [
+      'a broken script',
+      { 'models/desk.yaml': 'replies: 7\n' },
+      /^holdfast\.yaml:3:\d+ {2}the script cannot be used: .*desk\.yaml:1/,
+    ],
+    [
+      'a missing module',
+      { 'tools/orders.ts': null },
+      /^holdfast\.yaml:6:15 {2}tools\/orders\.ts: it cannot be imported/,
+    ],
+    [
+      'a module without tools',
+      { 'tools/orders.ts': 'export const a = 1;' },
+      /^holdfast\.yaml:6:15 {2}tools\/orders\.ts: it exports no tool/,
+    ],
+    [
+      'a missing tool file',
+      { 'tools/payments.yaml': null },
+      /^tools\/payments\.yaml:1:1 {2}there is no such file/m,
+    ],
+    [
+      'an HTTP tool without a policy',
+      editPay('    keyed: { windowSeconds: 60, resendsMax: 3 }\n', ''),
+      /^tools\/payments\.yaml:6:12 {2}class keyed needs `keyed` — /,
+    ],
+    [
+      'a wrong setting of an HTTP tool',
+      editPay('windowSeconds: 60', 'windowSeconds: no'),
+      /^tools\/payments\.yaml:8:29 {2}"windowSeconds"/,
+    ],
+    [
+      'a bad schema',
+      editPay('type: integer', 'type: int'),
+      /^tools\/payments\.yaml:5:\d+ {2}the schema does not compile/,
+    ],
+    [
+      'a compensation that is no tool',
+      editPay('note_order', 'undo'),
+      /^tools\/payments\.yaml:3:3 {2}pay: its compensation undo is no tool/,
+    ],
+    [
+      'a variable that is not set',
+      editPay('${env:PAY_HOST:-127.0.0.1:9999}', '${env:PAY_HOST}'),
+      /^tools\/payments\.yaml:10:10 {2}The variable PAY_HOST is not set/,
+    ],
+    [
+      'two tools of one name',
+      editPay('  pay:\n', '  read_order:\n'),
+      /^tools\/payments\.yaml:3:3 {2}a tool read_order is declared at .*holdfast\.yaml:6 too — /m,
+    ],
+    [
+      'a server without pins',
+      edit(
+        '  http: [',
+        '  mcp: { s: { transport: stdio, command: node, tools: { t: { class: read } } } }\n  http: [',
+      ),
+      /^holdfast\.yaml:7:\d+ {2}s\/t is not pinned in mcp-pins\.json — /,
+    ],
+    [
+      'pins changed by hand',
+      {
+        ...edit(
+          '  http: [',
+          '  mcp: { s: { transport: stdio, command: node, tools: { t: { class: read } } } }\n  http: [',
+        ),
+        'mcp-pins.json': '{"version":2}',
+      },
+      /^mcp-pins\.json:1:1 {2}it is no lock file/,
+    ],
   ])('%s', async (_what, changes, expected) => {
     const problems = await problemsOf(changes);
-    console.log(problems.join('\n')); expect(problems.join('\n')).toMatch(expected);
+    expect(problems.join('\n')).toMatch(expected);
+  });
+
+  test('a tool that is declared wrongly is not missed as well', async () => {
+    const problems = await problemsOf(editPay('windowSeconds: 60', 'windowSeconds: no'));
+    expect(problems).toHaveLength(1);
+    const badTool = `export default defineTool({ name: 'a b', description: '', input: {}, effect: {} });`;
+    const module = `import { defineTool } from '${toolsModule}';\n${badTool}`;
+    const [first] = await problemsOf({ 'tools/orders.ts': module });
+    expect(first).toMatch(
+      /6:15 {2}tools\/orders\.ts: a b: name: .*; a b: description: .*; a b: effect\.class: /,
+    );
   });
 
   test('all of them at once, from every file', async () => {

@@ -16,7 +16,7 @@ import { lockFolder } from '../workers/stack/folder-lock.js';
 import { claimPort, freePort } from '../workers/stack/ports.js';
 import { startPostgres } from '../workers/stack/postgres.js';
 import { isRunning, processIdentity, sendSignal, waitUntil } from '../workers/stack/processes.js';
-import { registerSearchAttributes, SEARCH_ATTRIBUTES } from '../workers/stack/search-attributes.js';
+import { registerSearchAttributes, SEARCH_ATTRIBUTE_NAMES } from '../workers/stack/search-attributes.js';
 import { startStack } from '../workers/stack/stack.js';
 import { superviseChild } from '../workers/stack/supervised-child.js';
 import { findTemporalProgram } from '../workers/stack/temporal-binaries.js';
@@ -297,7 +297,7 @@ describe('our own Temporal server', () => {
     onTestFinished(() => server.stop());
     const connection = await Connection.connect({ address: server.address });
     onTestFinished(() => connection.close());
-    const searchAttributes = [...SEARCH_ATTRIBUTES];
+    const searchAttributes = [...SEARCH_ATTRIBUTE_NAMES];
     await connection.operatorService.removeSearchAttributes({ namespace: 'default', searchAttributes });
     const added = await Promise.all([1, 2].map(() => registerSearchAttributes(connection, 'default')));
     expect(added).toContainEqual(searchAttributes);

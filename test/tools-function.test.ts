@@ -154,7 +154,7 @@ describe('what run gives back', () => {
 });
 
 describe('what run is given', () => {
-  test('the key, the attempt and a fetch of its own; arguments parsed by zod, defaults filled in', async () => {
+  test('the key, the attempt and the arguments, parsed by zod with defaults filled in', async () => {
     let seen: ToolContext | undefined;
     const tool = defineTool({
       name: 'add',

@@ -83,7 +83,8 @@ function summary(answer: ToolAnswer): string {
     case 'throttled':
     case 'in_progress':
       return `${answer.kind} ${answer.retryAfterMs}`;
-    default:
+    case 'not_sent':
+    case 'unknown':
       return `${answer.kind} ${answer.reason}`;
   }
 }

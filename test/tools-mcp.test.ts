@@ -124,7 +124,7 @@ describe('the filesystem server', () => {
 describe('the everything server', () => {
   const long = 'trigger-long-running-operation';
 
-  test('a call that takes too long is unknown, and progress does not help unless it is to count', async () => {
+  test('a call that takes too long is unknown; progress helps only where it is to count', async () => {
     const connection = stdio(everything);
     const strict = await pinnedTool(connection, long, { timeoutSeconds: 1 });
     const args = { duration: 2, steps: 10 };
@@ -329,7 +329,9 @@ async function freePort(): Promise<number> {
 /** The real server listens on every address; this keeps it on the loopback one. */
 const LOOPBACK_ONLY = `import { Server } from 'node:net';
 const { listen } = Server.prototype;
-Server.prototype.listen = function (port, ...rest) { return listen.call(this, port, '127.0.0.1', ...rest); };`;
+Server.prototype.listen = function (port, ...rest) {
+  return listen.call(this, port, '127.0.0.1', ...rest);
+};`;
 
 async function startHttpServer(port: number): Promise<ChildProcess> {
   const preload = `data:text/javascript,${encodeURIComponent(LOOPBACK_ONLY)}`;

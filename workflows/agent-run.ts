@@ -73,6 +73,7 @@ async function drive(run: Run, unknown: ResumePoint['unknown']): Promise<RunStat
   try {
     await standUp(run, unknown);
     for (;;) {
+      run.show();
       const answer = await callModel(run);
       if (answer.state === 'completed') {
         run.trail.countLedgerEntry();

@@ -3,7 +3,7 @@ import { readScript, ScriptError } from '../models/script-format.js';
 import { manifestOf, ToolCatalogue } from '../tools/catalogue.js';
 import { digestDeclaration } from '../tools/declaration.js';
 import { loadTools } from './load-tools.js';
-import type { LoadedTool } from './load-tools.js';
+import type { LoadedTool, LoadedTools } from './load-tools.js';
 import { ProjectError } from './project-error.js';
 import type { AgentDeclaration, ModelDeclaration } from './project-format.js';
 import { fillEnv, readProjectSource } from './project-source.js';
@@ -41,18 +41,18 @@ export async function loadProject(
   options: LoadProjectOptions = {},
 ): Promise<Project> {
   const source = await readProjectSource(path, env);
-  const { byName, connections } = await loadTools(source);
+  const loaded = await loadTools(source);
   const models = await loadModels(source, options.modelOverride);
-  const agents = await loadAgents(source, byName, models, options.modelOverride);
+  const agents = await loadAgents(source, loaded, models, options.modelOverride);
   if (source.problems.length > 0) throw new ProjectError(source.problems);
-  const catalogue = new ToolCatalogue([...byName.values()].map(({ tool }) => tool));
+  const catalogue = new ToolCatalogue([...loaded.byName.values()].map(({ tool }) => tool));
   return {
     agents,
     catalogue,
     dir: source.dir,
     digest: digestDeclaration('project', { agents, tools: catalogue.version }),
     async close() {
-      await Promise.all(connections.map((connection) => connection.close()));
+      await Promise.all(loaded.connections.map((connection) => connection.close()));
     },
   };
 }
@@ -99,7 +99,7 @@ async function checkScript(
 
 async function loadAgents(
   source: ProjectSource,
-  tools: ReadonlyMap<string, LoadedTool>,
+  tools: LoadedTools,
   models: ReadonlyMap<string, ModelProfile>,
   override: ModelProfile | undefined,
 ): Promise<AgentManifest[]> {
@@ -140,16 +140,17 @@ function toolsOf(
   source: ProjectSource,
   agent: string,
   declared: AgentDeclaration,
-  tools: ReadonlyMap<string, LoadedTool>,
+  tools: LoadedTools,
 ): ToolManifest[] {
   const manifests: ToolManifest[] = [];
   const seen = new Set<string>();
   for (const [index, entry] of declared.tools.entries()) {
     const at = ['agents', agent, 'tools', index];
     const asked = typeof entry === 'string' ? { name: entry } : entry;
-    const loaded = tools.get(asked.name);
+    const loaded = tools.byName.get(asked.name);
     if (seen.has(asked.name)) source.problem(at, `${asked.name} is listed twice — remove one of them`);
     else if (loaded === undefined) {
+      if (tools.broken.has(asked.name)) continue;
       source.problem(at, `there is no tool ${asked.name} — declare it under tools or correct its name`);
     } else {
       const approval = asked.approval ?? loaded.approval ?? approvalByClass(loaded);

@@ -27,16 +27,19 @@ export interface LoadedTool {
 /** The tools of a project by name, and the connections they share. */
 export interface LoadedTools {
   readonly byName: ReadonlyMap<string, LoadedTool>;
+  /** Names that are declared and could not be made: their problems are noted, so nobody need miss them. */
+  readonly broken: ReadonlySet<string>;
   readonly connections: readonly McpConnection[];
 }
 
 /** Reads every tool that a project names; what is wrong is noted in the source. Connects to nothing. */
 export async function loadTools(source: ProjectSource): Promise<LoadedTools> {
   const connections: McpConnection[] = [];
+  const broken = new Set<string>();
   const loaded = [
     ...(await loadFunctions(source)),
-    ...(await loadHttpTools(source)),
-    ...(await loadMcpTools(source, connections)),
+    ...(await loadHttpTools(source, broken)),
+    ...(await loadMcpTools(source, connections, broken)),
   ];
   const byName = new Map<string, LoadedTool>();
   for (const each of loaded) {
@@ -53,10 +56,11 @@ export async function loadTools(source: ProjectSource): Promise<LoadedTools> {
   }
   const tools = new Map([...byName].map(([name, { tool }]) => [name, tool]));
   for (const each of byName.values()) {
-    const problem = compensationProblem(each.tool, tools);
+    const isExcused = broken.has(each.tool.effect.compensation ?? '');
+    const problem = isExcused ? null : compensationProblem(each.tool, tools);
     if (problem !== null) source.problems.push(each.problem(`${each.tool.name}: ${problem}`));
   }
-  return { byName, connections };
+  return { byName, broken, connections };
 }
 
 async function loadFunctions(source: ProjectSource): Promise<LoadedTool[]> {
@@ -64,7 +68,7 @@ async function loadFunctions(source: ProjectSource): Promise<LoadedTool[]> {
   for (const [index, name] of source.declared.tools.functions.entries()) {
     const at = ['tools', 'functions', index];
     const tools = await importTools(source.pathOf(name));
-    if (typeof tools === 'string') source.problem(at, `${name} ${tools}`);
+    if (typeof tools === 'string') source.problem(at, `${name}: ${tools}`);
     else {
       const problem = (message: string) => source.yaml.problemAt(at, message);
       loaded.push(...tools.map((tool) => ({ tool, approval: null, problem })));
@@ -79,20 +83,23 @@ async function importTools(path: string): Promise<Tool[] | string> {
   try {
     module = (await import(pathToFileURL(path).href)) as Record<string, unknown>;
   } catch (error) {
-    if (error instanceof Error && error.name === 'ToolDeclarationError')
-      return `has a problem: ${error.message}`;
+    // By name: the module may have loaded another copy of the class.
+    if (error instanceof Error && error.name === 'ToolDeclarationError') {
+      const { tool, problems } = error as ToolDeclarationError;
+      return problems.map(({ path, message }) => `${tool}: ${path.join('.')}: ${message}`).join('; ');
+    }
     const why = error instanceof Error ? (error.message.split('\n', 1)[0] ?? '') : String(error);
-    return `cannot be imported (${why}) — correct the path or the module`;
+    return `it cannot be imported (${why}) — correct the path or the module`;
   }
   const exported = Object.values(module).flatMap((value) =>
     Array.isArray(value) ? (value as unknown[]) : [value],
   );
   // A module may export one tool by name and in its default list.
   const tools = [...new Set(exported.filter((value) => isFunctionTool(value)))];
-  return tools.length > 0 ? tools : 'exports no tool — export what defineTool returns';
+  return tools.length > 0 ? tools : 'it exports no tool — export what defineTool returns';
 }
 
-async function loadHttpTools(source: ProjectSource): Promise<LoadedTool[]> {
+async function loadHttpTools(source: ProjectSource, broken: Set<string>): Promise<LoadedTool[]> {
   const loaded: LoadedTool[] = [];
   for (const [index, name] of source.declared.tools.http.entries()) {
     const yaml = await readYamlFile(source.pathOf(name), source.shownPathOf(name));
@@ -111,13 +118,18 @@ async function loadHttpTools(source: ProjectSource): Promise<LoadedTool[]> {
       const problem = (message: string) => yaml.problemAt(at, message);
       const make = () => createHttpTool(toolName, declaration, { env: source.env, secrets: source.env });
       const tool = makeTool(make, (each) => source.problems.push(problemIn(yaml, at, each)));
-      if (tool !== null) loaded.push({ tool, approval: null, problem });
+      if (tool === null) broken.add(toolName);
+      else loaded.push({ tool, approval: null, problem });
     }
   }
   return loaded;
 }
 
-async function loadMcpTools(source: ProjectSource, connections: McpConnection[]): Promise<LoadedTool[]> {
+async function loadMcpTools(
+  source: ProjectSource,
+  connections: McpConnection[],
+  broken: Set<string>,
+): Promise<LoadedTool[]> {
   const servers = mcpServersOf(source);
   if (servers.length === 0) return [];
   const pins = await pinsOf(source);
@@ -133,15 +145,18 @@ async function loadMcpTools(source: ProjectSource, connections: McpConnection[])
     connections.push(connection);
     for (const [remoteName, declaredTool] of Object.entries(declared.tools)) {
       const at = ['tools', 'mcp', server, 'tools', remoteName];
+      const name = declaredTool.as ?? remoteName;
       const pin = pins.servers[server]?.[remoteName];
       if (pin === undefined) {
+        broken.add(name);
         source.problem(at, `${server}/${remoteName} is not pinned in ${MCP_PINS_FILE} — pin the MCP tools`);
         continue;
       }
       const make = () => createMcpTool({ server, remoteName, declared: declaredTool, pin, connection });
       const tool = makeTool(make, (each) => source.problems.push(problemIn(source.yaml, at, each)));
       const problem = (message: string) => source.yaml.problemAt(at, message);
-      if (tool !== null) loaded.push({ tool, approval: declaredTool.approval ?? null, problem });
+      if (tool === null) broken.add(name);
+      else loaded.push({ tool, approval: declaredTool.approval ?? null, problem });
     }
   }
   return loaded;

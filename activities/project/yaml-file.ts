@@ -75,7 +75,7 @@ function offsetOf(document: Document, path: ValuePath): number {
   let offset = startOf(node) ?? 0;
   for (const part of path) {
     if (isMap(node)) {
-      const pair = (node.items as Pair[]).find((each) => isPair(each) && keyOf(each) === String(part));
+      const pair = node.items.find((each) => isPair(each) && keyOf(each) === String(part));
       if (pair === undefined) return offset;
       node = pair.value;
       offset = (isScalar(node) ? startOf(node) : startOf(pair.key)) ?? offset;

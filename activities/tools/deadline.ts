@@ -3,7 +3,7 @@ import type { ToolCall } from './tool.js';
 /** Why an attempt was given up. */
 export type GiveUpCause = 'timed_out' | 'aborted';
 
-/** The end of one attempt's time: its own limit, the caller's budget or the caller's abort, whichever is first. */
+/** The end of one attempt's time: its own limit, the caller's budget or abort, whichever is first. */
 export interface Deadline {
   /** Aborts when the attempt is given up. */
   readonly signal: AbortSignal;
@@ -57,7 +57,7 @@ export function openDeadline(call: Pick<ToolCall, 'signal' | 'timeoutMs'>, limit
   };
 }
 
-/** Settles as `promise` does, or with the cause when the deadline comes first. A late rejection is dropped. */
+/** Settles as `promise` does, or with the cause if the deadline is first. A late rejection is dropped. */
 export async function withinDeadline<T>(promise: Promise<T>, deadline: Deadline): Promise<T | GiveUpCause> {
   const { signal } = deadline;
   let onAbort: (() => void) | undefined;

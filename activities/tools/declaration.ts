@@ -38,7 +38,7 @@ export function readDeclaration<Schema extends z.ZodType>(
   return { ok: false, problems: parsed.error.issues.flatMap((issue) => problemsOf(issue, [])) };
 }
 
-/** Unknown settings are named one by one, each at its own place; of a union, the form that came nearest counts. */
+/** Unknown settings are named one by one, each in its place; of a union, the nearest form counts. */
 function problemsOf(issue: z.core.$ZodIssue, under: readonly PropertyKey[]): DeclarationProblem[] {
   const path = [...under, ...issue.path];
   if (issue.code === 'invalid_union' && issue.errors.length > 0) {
@@ -72,10 +72,24 @@ function explain(issue: z.core.$ZodRawIssue): string | undefined {
     case 'too_big':
       return `${what} is too big: at most ${issue.maximum} — correct it`;
     case 'invalid_union':
-      return `${what} has none of the forms it may have — see the format of the file`;
-    default:
+      return discriminatorProblem(issue, what);
+    case 'custom':
+    case 'invalid_element':
+    case 'invalid_format':
+    case 'invalid_key':
+    case 'not_multiple_of':
+    case 'unrecognized_keys':
       return undefined;
   }
+}
+
+function discriminatorProblem(issue: z.core.$ZodRawIssue, what: string): string {
+  const options = 'options' in issue && Array.isArray(issue.options) ? (issue.options as unknown[]) : [];
+  if (options.length === 0) return `${what} has none of the forms it may have — see the format of the file`;
+  const member = 'discriminator' in issue ? String(issue.discriminator) : '';
+  const given = typeof issue.input === 'object' && issue.input !== null && Object.hasOwn(issue.input, member);
+  const allowed = options.map(String).join(' or ');
+  return given ? `${what} must be ${allowed} — correct it` : `${what} is missing — add it: ${allowed}`;
 }
 
 /**

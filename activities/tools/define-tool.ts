@@ -114,7 +114,7 @@ export function defineTool<const Input extends z.ZodType | JsonObject>(
   return Object.defineProperty(tool, FUNCTION_TOOL, { value: true });
 }
 
-/** True for what `defineTool` made, whichever copy of this module made it. */
+/** True for what `defineTool` made, whichever copy of this module it was. */
 export function isFunctionTool(value: unknown): value is Tool {
   return typeof value === 'object' && value !== null && Object.hasOwn(value, FUNCTION_TOOL);
 }

@@ -26,7 +26,7 @@ export function succeeded(answer: { reference?: string | null; value?: unknown }
   return { [ANSWER]: { kind: 'succeeded', reference, body: bodyOfValue(answer.value) } };
 }
 
-/** The target refused for good: it did nothing under this key and never will. `status` is its word for why. */
+/** The target refused for good: it did nothing under this key and never will. `status` says why. */
 export function rejected(answer: { status: string; value?: unknown }): NamedAnswer {
   const status = excerpt(answer.status, REASON_CHARACTERS_MAX);
   return { [ANSWER]: { kind: 'rejected', status, body: bodyOfValue(answer.value) } };

@@ -60,7 +60,7 @@ export function judgeCall(
   const { status, body } = result;
   const document = readDocument(result);
   const outcome = ruleFor(reading.rules, status, document)?.outcome ?? defaultOutcome(status, target);
-  const httpStatus: UnknownReason & string = `http_${status}`;
+  const httpStatus = `http_${status}` as const;
   const retryAfterMs = parseRetryAfter(result.header('retry-after'), {
     responseDate: result.header('date'),
     nowMs: context.nowMs,
@@ -136,7 +136,11 @@ function defaultOutcome(status: number, target: TargetTraits): StatusOutcome {
       return target.limiterRunsBeforeExecution ? 'throttled' : 'unknown';
     case 'rejected_if_read':
       return target.isRead ? 'rejected' : 'unknown';
-    default:
+    case 'succeeded':
+    case 'rejected':
+    case 'throttled':
+    case 'in_progress':
+    case 'unknown':
       return row.outcome;
   }
 }
@@ -165,7 +169,7 @@ function isJsonType(contentType: string | null): boolean {
   return type === 'application/json' || /^application\/[a-z0-9.-]+\+json$/.test(type);
 }
 
-/** Read leniently: what a target confirmed stays confirmed, even where its text could not be stored as text. */
+/** Read leniently: what a target confirmed stays so, even where its text could not be stored as text. */
 function readDocument(result: Answered): Document {
   if (result.capped || result.body.truncated) return { isJson: false };
   try {

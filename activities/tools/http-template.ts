@@ -40,7 +40,7 @@ export function urlTemplateProblem(template: string): string | null {
   const authority = /^https?:\/\/([^/?#]*)/.exec(template)?.[1];
   if (authority === undefined) return 'a URL starts with http:// or https://';
   if (placeholdersOf(authority).length > 0) {
-    return 'the host of a URL cannot come from an argument — write it out, or give the whole URL as "{argument}"';
+    return 'the host of a URL cannot come from an argument — write it out, or give all of it as "{argument}"';
   }
   if (authority.includes('@'))
     return 'a URL holds no user name or password — use a header with ${secret:NAME}';

@@ -29,9 +29,9 @@ export interface McpSession {
   readonly client: Client;
   /** What the server offers now, by its own names; read again after it says that its list changed. */
   offered(): Promise<ReadonlyMap<string, McpPin>>;
-  /** Hears the end of the answer stream of the HTTP request that carried `callId`; returns the way to stop. */
-  onStreamEnd(callId: string, hear: () => void): () => void;
-  /** Tells that a call uses the session, so that nothing closes it meanwhile; returns the way to say "done". */
+  /** Hears the end of the stream that answers the HTTP request of `callId`; returns the way to stop. */
+  readonly onStreamEnd: (callId: string, hear: () => void) => () => void;
+  /** Tells that a call uses the session, so that nothing closes it; returns the way to say "done". */
   use(): () => void;
 }
 

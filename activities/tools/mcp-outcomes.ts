@@ -17,6 +17,14 @@ const NOT_CONNECTED: ReadonlyMap<string, NotSentReason> = new Map([
   ['UND_ERR_CONNECT_TIMEOUT', 'connect_timed_out'],
 ]);
 
+/** Errors that the protocol library raises before it hands a request to the transport. */
+const LOCAL_REFUSALS: ReadonlySet<SdkErrorCode> = new Set([
+  SdkErrorCode.NotConnected,
+  SdkErrorCode.NotInitialized,
+  SdkErrorCode.CapabilityNotSupported,
+  SdkErrorCode.MethodNotSupportedByProtocolVersion,
+]);
+
 /** What a result of `tools/call` says. */
 export function judgeMcpResult(
   result: { readonly isError?: boolean | undefined },
@@ -63,20 +71,11 @@ function judgeStatus(status: number | undefined): ToolAnswer {
 }
 
 function judgeSdkError(code: SdkErrorCode): ToolAnswer {
-  switch (code) {
-    case SdkErrorCode.NotConnected:
-    case SdkErrorCode.NotInitialized:
-    case SdkErrorCode.CapabilityNotSupported:
-    case SdkErrorCode.MethodNotSupportedByProtocolVersion:
-      return notSentAnswer('server_unreachable');
-    case SdkErrorCode.ConnectionClosed:
-      return unknownAnswer('connection_closed');
-    case SdkErrorCode.RequestTimeout:
-      return unknownAnswer('timed_out');
-    default:
-      // A result that is none, an unexpected content type, a failed send: the server may have acted.
-      return unknownAnswer('answer_malformed');
-  }
+  if (LOCAL_REFUSALS.has(code)) return notSentAnswer('server_unreachable');
+  if (code === SdkErrorCode.ConnectionClosed) return unknownAnswer('connection_closed');
+  if (code === SdkErrorCode.RequestTimeout) return unknownAnswer('timed_out');
+  // A result that is none, an unexpected content type, a failed send: the server may have acted.
+  return unknownAnswer('answer_malformed');
 }
 
 function causeCodeOf(error: unknown): string | undefined {

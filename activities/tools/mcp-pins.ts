@@ -98,7 +98,8 @@ function parsePins(text: string): McpPins {
   try {
     return pinsSchema.parse(JSON.parse(text));
   } catch (error) {
-    const why = error instanceof z.ZodError ? z.prettifyError(error) : String(error);
+    const why =
+      error instanceof z.ZodError ? z.prettifyError(error).replace(/\s*\n\s*/g, ' ') : String(error);
     throw new McpPinsError(`it is no lock file of MCP tools (${why}) — pin the MCP tools again`);
   }
 }

@@ -5,7 +5,7 @@ export const CALL_ID_META = 'holdfast/callId';
 export interface WatchedStreams {
   readonly fetch: typeof fetch;
   /** Calls `hear` once the stream that answers `callId` has ended or broken; returns the way to stop. */
-  onEnd(callId: string, hear: () => void): () => void;
+  readonly onEnd: (callId: string, hear: () => void) => () => void;
 }
 
 /**

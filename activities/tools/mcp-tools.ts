@@ -6,7 +6,6 @@ import { digestDeclaration, ToolDeclarationError } from './declaration.js';
 import type { DeclarationProblem } from './declaration.js';
 import { policyOf, policyProblems } from './effect-policy.js';
 import { inputSchemaProblems } from './input-schema.js';
-import { McpConnectError } from './mcp-connection.js';
 import type { McpConnection, McpSession } from './mcp-connection.js';
 import type { McpToolDeclaration } from './mcp-format.js';
 import { judgeMcpFailure, judgeMcpResult } from './mcp-outcomes.js';
@@ -38,7 +37,8 @@ export interface McpToolParts {
  * Makes a tool of one tool of an MCP server.
  *
  * What the model sees is the pin, and each call first looks whether the server still offers exactly that:
- * if not, nothing is sent (`schema_drift`). Its class is the operator's word; the server's hints are not read.
+ * if not, nothing is sent (`schema_drift`). Its class is the operator's word; a server's hints
+ * are not read.
  *
  * @throws ToolDeclarationError with every problem of the declaration
  */

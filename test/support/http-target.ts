@@ -209,7 +209,9 @@ class Target {
     if (mode === 'late') await delay(dial.delayMs ?? 50);
     if (mode === 'drop_after') return void response.socket?.destroy();
     if (mode === 'error_500_after') return answer(response, 500, { error: 'after the commit' });
-    await answerWith(dial, response, result);
+    const spoil = SPOILERS[mode];
+    if (spoil === undefined) answer(response, 200, result);
+    else await spoil(response, result, dial);
   }
 
   private apply(kind: TargetClass, key: string, body: string): Record<string, unknown> {
@@ -266,81 +268,64 @@ class Target {
   }
 }
 
-/** Answers that come before anything is applied; false when there is none. */
+/** Answers that come before anything is applied, by mode. */
+const REFUSALS: Readonly<Partial<Record<TargetMode, readonly [number, string]>>> = {
+  error_500_before: [500, 'before anything'],
+  refuse_422: [422, 'refused'],
+  not_found_404: [404, 'unknown thing'],
+  in_progress_409: [409, 'key_in_progress'],
+  throttle_429: [429, 'slow down'],
+  overloaded_503: [503, 'overloaded'],
+  redirect_302: [302, 'elsewhere'],
+};
+
+/** Gives the answer that comes before anything is applied; false when the mode has none. */
 function refuse(dial: Dial, response: ServerResponse): boolean {
+  const [status, error] = REFUSALS[dial.mode] ?? [];
+  if (status === undefined) return false;
   const later = dial.retryAfter === undefined ? {} : { 'retry-after': dial.retryAfter };
-  switch (dial.mode) {
-    case 'error_500_before':
-      answer(response, 500, { error: 'before anything' });
-      return true;
-    case 'refuse_422':
-      answer(response, 422, { error: 'refused' });
-      return true;
-    case 'not_found_404':
-      answer(response, 404, { error: 'unknown thing' });
-      return true;
-    case 'in_progress_409':
-      answer(response, 409, { error: 'key_in_progress' }, later);
-      return true;
-    case 'throttle_429':
-      answer(response, 429, { error: 'slow down' }, later);
-      return true;
-    case 'overloaded_503':
-      answer(response, 503, { error: 'overloaded' }, later);
-      return true;
-    case 'redirect_302':
-      answer(response, 302, { error: 'elsewhere' }, { location: '/opaque' });
-      return true;
-    default:
-      return false;
-  }
+  const elsewhere = status === 302 ? { location: '/opaque' } : {};
+  answer(response, status, { error }, { ...later, ...elsewhere });
+  return true;
 }
 
-/** The answer to something applied, whole or spoiled. */
-async function answerWith(
-  dial: Dial,
-  response: ServerResponse,
-  result: Record<string, unknown>,
-): Promise<void> {
+type Spoil = (response: ServerResponse, result: Record<string, unknown>, dial: Dial) => unknown;
+const JSON_TYPE = { 'content-type': 'application/json' };
+
+/** Ways to spoil the answer to something that was applied, by mode. */
+const SPOILERS: Readonly<Partial<Record<TargetMode, Spoil>>> = {
+  slow_drip: drip,
+  truncated(response, result) {
+    const text = JSON.stringify(result);
+    response.writeHead(200, { ...JSON_TYPE, 'content-length': text.length + 100 });
+    response.write(text, () => response.socket?.destroy());
+  },
+  invalid_json: (response) => response.writeHead(200, JSON_TYPE).end('{"id": '),
+  wrong_type: (response, result) =>
+    response.writeHead(200, { 'content-type': 'text/html' }).end(JSON.stringify(result)),
+  big_body: (response, result) => answer(response, 200, { ...result, filler: 'x'.repeat(3_000_000) }),
+  nul_body: (response, result) => answer(response, 200, { ...result, note: 'a\u0000b' }),
+  deep_body: (response) => response.writeHead(200, JSON_TYPE).end('['.repeat(5000) + ']'.repeat(5000)),
+  empty_body: (response) => response.writeHead(200, { ...JSON_TYPE, 'content-length': 0 }).end(),
+  no_content_204: (response) => response.writeHead(204).end(),
+  other_key_echo: (response, result) => answer(response, 200, { ...result, key: 'somebody-elses-key' }),
+  two_answers(response, result) {
+    const text = JSON.stringify(result);
+    const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
+    const one = `${head}content-length: ${text.length}\r\n\r\n${text}`;
+    response.socket?.write(one + one.replace('done', 'fake'));
+  },
+};
+
+async function drip(response: ServerResponse, result: Record<string, unknown>, dial: Dial): Promise<void> {
   const text = JSON.stringify(result);
-  const json = { 'content-type': 'application/json' };
-  switch (dial.mode) {
-    case 'slow_drip':
-      response.writeHead(200, { ...json, 'content-length': text.length });
-      for (const character of text) {
-        if (response.destroyed) return;
-        response.write(character);
-        await delay(dial.delayMs ?? 50);
-      }
-      return void response.end();
-    case 'truncated':
-      response.writeHead(200, { ...json, 'content-length': text.length + 100 });
-      response.write(text, () => response.socket?.destroy());
-      return;
-    case 'invalid_json':
-      return void response.writeHead(200, json).end('{"id": ');
-    case 'wrong_type':
-      return void response.writeHead(200, { 'content-type': 'text/html' }).end(text);
-    case 'big_body':
-      return answer(response, 200, { ...result, filler: 'x'.repeat(3_000_000) });
-    case 'nul_body':
-      return answer(response, 200, { ...result, note: 'a\u0000b' });
-    case 'deep_body':
-      return void response.writeHead(200, json).end('['.repeat(5000) + ']'.repeat(5000));
-    case 'empty_body':
-      return void response.writeHead(200, { ...json, 'content-length': 0 }).end();
-    case 'no_content_204':
-      return void response.writeHead(204).end();
-    case 'other_key_echo':
-      return answer(response, 200, { ...result, key: 'somebody-elses-key' });
-    case 'two_answers': {
-      const one = `HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ${text.length}\r\n\r\n${text}`;
-      response.socket?.write(one + one.replace('done', 'fake'));
-      return;
-    }
-    default:
-      return answer(response, 200, result);
+  response.writeHead(200, { ...JSON_TYPE, 'content-length': text.length });
+  for (const character of text) {
+    if (response.destroyed) return;
+    response.write(character);
+    await delay(dial.delayMs ?? 50);
   }
+  response.end();
 }
 
 function answer(

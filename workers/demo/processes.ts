@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
+import { StartError } from '../../shared/process/exit.js';
 
 /** A Node process of ours to be started. */
 export interface ChildOptions {
@@ -35,7 +36,7 @@ const STOP_WITHIN_MS = 8_000;
 /**
  * Starts a Node process and waits for `{ kind: 'ready' }` over IPC.
  *
- * @throws Error with the last lines of its output when it ends first or is not ready within 45 seconds; it
+ * @throws StartError with the last lines of its output when it ends first or is not ready within 45 seconds; it
  *   is gone then
  */
 export async function startChild(options: ChildOptions): Promise<Child> {
@@ -66,7 +67,9 @@ export async function startChild(options: ChildOptions): Promise<Child> {
     const what =
       ending === undefined ? `was not ready within ${READY_WITHIN_MS / 1000} s` : `ended (${ending})`;
     await kill();
-    throw new Error(`The ${options.name} ${what}. Its last words:\n${await lastLines(options.outputPath)}`);
+    throw new StartError(
+      `The ${options.name} ${what}. Its last words:\n${await lastLines(options.outputPath)}`,
+    );
   }
   return {
     name: options.name,

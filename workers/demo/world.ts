@@ -14,7 +14,7 @@ export interface World extends Stage {
   readonly apiUrl: string;
   /** Of Temporal. */
   readonly webUiUrl: string;
-  /** Stops all of it, last started first. Goes on past a part that will not stop, and then throws. */
+  /** Stops all of it. Goes on past a part that will not stop, and then throws. */
   stop(): Promise<void>;
 }
 
@@ -28,7 +28,11 @@ interface WorldOptions {
   say(line: string): void;
 }
 
-type Closer = () => Promise<void>;
+/** What has been started so far. */
+interface Started {
+  readonly children: (() => Promise<void>)[];
+  readonly servers: (() => Promise<void>)[];
+}
 
 /**
  * Starts Postgres, Temporal, the payment provider, the API and a worker, each on a port of its own.
@@ -36,31 +40,31 @@ type Closer = () => Promise<void>;
  * @throws Error when one of them does not start, or on abort; those that did are stopped by then
  */
 export async function startWorld(options: WorldOptions): Promise<World> {
-  const closers: Closer[] = [];
+  const started: Started = { children: [], servers: [] };
   try {
-    return await build(options, closers);
+    return await build(options, started);
   } catch (error) {
-    await closeAll(closers);
+    await stopAll(started);
     throw error;
   }
 }
 
-async function build(options: WorldOptions, closers: Closer[]): Promise<World> {
+async function build(options: WorldOptions, started: Started): Promise<World> {
   const { dataDir, repositoryDir, signal, say } = options;
   const journalPath = join(dataDir, 'provider.log');
   const reportsDir = join(dataDir, 'reports');
   await mkdir(reportsDir, { recursive: true });
   const apiPort = await freePort();
-  const servers = await startServers(options, closers);
+  const servers = await startServers(options, started);
   signal.throwIfAborted();
 
   const launch = async (name: string, script: string, env: NodeJS.ProcessEnv, args: string[] = []) => {
     const outputPath = join(dataDir, `${name}.out`);
     const starting = startChild({ name, script, args, env, cwd: repositoryDir, outputPath });
-    closers.push(async () => {
+    started.children.push(async () => {
       // A child that never got ready is gone already, and whoever waits for it here below is told why.
-      const started = await starting.catch(() => undefined);
-      await started?.stop();
+      const child = await starting.catch(() => undefined);
+      await child?.stop();
     });
     const child = await starting;
     signal.throwIfAborted();
@@ -101,11 +105,11 @@ async function build(options: WorldOptions, closers: Closer[]): Promise<World> {
     turnDial: (body) => turnDial(providerUrl, body),
     providerLog: () => readProviderLog(journalPath),
     checkAlive: () => [provider, api].forEach(assertAlive),
-    stop: () => closeAll(closers),
+    stop: () => stopAll(started),
   };
 }
 
-async function startServers(options: WorldOptions, closers: Closer[]) {
+async function startServers(options: WorldOptions, started: Started) {
   const config = readConfig({
     ...withoutServers(options.env),
     HOLDFAST_DATA_DIR: options.dataDir,
@@ -114,7 +118,7 @@ async function startServers(options: WorldOptions, closers: Closer[]) {
     HOLDFAST_TEMPORAL_UI_PORT: '0',
   });
   const stack = await startStack({ config, say: options.say });
-  closers.push(() => stack.stop());
+  started.servers.push(() => stack.stop());
   await migrate({ databaseUrl: stack.databaseUrl });
   const env = {
     DATABASE_URL: stack.databaseUrl,
@@ -147,14 +151,14 @@ function assertAlive(child: Child): void {
   if (ending !== undefined) throw new Error(`The ${child.name} ended by itself (${ending}).`);
 }
 
-async function closeAll(closers: Closer[]): Promise<void> {
-  const failures: unknown[] = [];
-  for (const close of closers.splice(0).reverse()) {
-    try {
-      await close();
-    } catch (error) {
-      failures.push(error);
-    }
+/** The children at once, since one may wait for another's answer; what they run on only after them. */
+async function stopAll({ children, servers }: Started): Promise<void> {
+  const results = [];
+  for (const part of [children, servers]) {
+    results.push(...(await Promise.allSettled(part.splice(0).map((stop) => stop()))));
   }
+  const failures = results.flatMap((result) =>
+    result.status === 'rejected' ? [result.reason as unknown] : [],
+  );
   if (failures.length > 0) throw new AggregateError(failures, 'Something of the demo did not stop.');
 }

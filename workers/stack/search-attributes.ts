@@ -1,8 +1,9 @@
 import type { Connection } from '@temporalio/client';
+import { SEARCH_ATTRIBUTES } from '../../shared/domain/protocol.js';
 import { StartError } from '../../shared/process/exit.js';
 
-/** What operators filter runs by in the Temporal Web UI; every one is a Keyword. */
-export const SEARCH_ATTRIBUTES = ['HoldfastState', 'HoldfastTenant', 'HoldfastAgent', 'HoldfastJob'] as const;
+/** Names of the attributes that operators filter runs by in the Temporal Web UI; every one is a Keyword. */
+export const SEARCH_ATTRIBUTE_NAMES: readonly string[] = Object.values(SEARCH_ATTRIBUTES);
 
 /** `INDEXED_VALUE_TYPE_KEYWORD` of Temporal's API. */
 const KEYWORD = 2;
@@ -20,14 +21,16 @@ export async function registerSearchAttributes(connection: Connection, namespace
   try {
     const existing = await connection.operatorService.listSearchAttributes({ namespace });
     const types = { ...existing.systemAttributes, ...existing.customAttributes };
-    const wrong = SEARCH_ATTRIBUTES.filter((name) => types[name] !== undefined && types[name] !== KEYWORD);
+    const wrong = SEARCH_ATTRIBUTE_NAMES.filter(
+      (name) => types[name] !== undefined && types[name] !== KEYWORD,
+    );
     if (wrong.length > 0) {
       throw new StartError(
         `Search attributes ${wrong.join(', ')} of namespace ${namespace} exist but are not Keywords. ` +
           `Remove them (temporal operator search-attribute remove), then start again.`,
       );
     }
-    const missing = SEARCH_ATTRIBUTES.filter((name) => types[name] === undefined);
+    const missing = SEARCH_ATTRIBUTE_NAMES.filter((name) => types[name] === undefined);
     if (missing.length > 0) {
       await connection.operatorService.addSearchAttributes({
         namespace,
@@ -42,7 +45,7 @@ export async function registerSearchAttributes(connection: Connection, namespace
     if (typeof code === 'number' && NOT_ALLOWED.includes(code)) {
       throw new StartError(
         `Temporal does not let us register search attributes in namespace ${namespace}. ` +
-          `Register these as Keyword by hand: ${SEARCH_ATTRIBUTES.join(', ')}.`,
+          `Register these as Keyword by hand: ${SEARCH_ATTRIBUTE_NAMES.join(', ')}.`,
         { cause: error },
       );
     }

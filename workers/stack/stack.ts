@@ -8,9 +8,8 @@ import type { FolderLock } from './folder-lock.js';
 import { startPostgres } from './postgres.js';
 import type { PostgresServer } from './postgres.js';
 import { isRunning } from './processes.js';
-import { registerSearchAttributes } from './search-attributes.js';
+import { prepareGivenTemporal } from './given-temporal.js';
 import { findTemporalProgram } from './temporal-binaries.js';
-import { checkTemporal, withTemporal } from './temporal-check.js';
 import { startTemporalServer } from './temporal-server.js';
 import type { TemporalServer } from './temporal-server.js';
 
@@ -53,7 +52,7 @@ export async function startStack(given: StackOptions): Promise<Stack> {
     const started = await Promise.allSettled([
       config.databaseUrl ? null : startOwnPostgres(servers, options),
       config.temporal.connection
-        ? useGivenTemporal(config.temporal.connection, config.temporal.namespace, options.say)
+        ? prepareGivenTemporal(config.temporal.connection, config.temporal.namespace, options.say)
         : startOwnTemporal(servers, options),
     ]);
     const failed = started.filter((result) => result.status === 'rejected');
@@ -130,22 +129,6 @@ async function startOwnTemporal(servers: Servers, options: TalkingOptions): Prom
   });
   const how = servers.temporal.reused ? 'taken over' : 'started';
   options.say(`temporal  ${how} on port ${portOf(servers.temporal.address)} (CLI from ${program.source})`);
-}
-
-async function useGivenTemporal(
-  connection: TemporalConnection,
-  namespace: string,
-  say: (line: string) => void,
-): Promise<void> {
-  const problem = await checkTemporal(connection, namespace, 10);
-  if (problem !== null) {
-    throw new StartError(
-      `Temporal at ${connection.address} does not serve namespace ${namespace} (${problem}). ` +
-        `Check TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_TLS and TEMPORAL_API_KEY.`,
-    );
-  }
-  const added = await withTemporal(connection, 10, (open) => registerSearchAttributes(open, namespace));
-  say(`temporal  using ${connection.address}${added.length > 0 ? `, registered ${added.join(', ')}` : ''}`);
 }
 
 /** Looks once a second whether our servers run, since one that was taken over is no child and sends no event. */

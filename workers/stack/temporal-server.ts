@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { StartError } from '../../shared/process/exit.js';
 import { claimPort, freePort } from './ports.js';
 import { processIdentity, stopProcess, waitUntil } from './processes.js';
-import { SEARCH_ATTRIBUTES } from './search-attributes.js';
+import { SEARCH_ATTRIBUTE_NAMES } from './search-attributes.js';
 import { probeLocalTemporal } from './temporal-check.js';
 
 /** Our own Temporal dev server, which outlives this process unless `stop` is called. */
@@ -97,7 +97,7 @@ function serverArguments(options: TemporalServerOptions, port: number, uiPort: n
   }
   if (uiPort === null) args.push('--headless');
   else args.push('--ui-port', String(uiPort));
-  for (const name of SEARCH_ATTRIBUTES) args.push('--search-attribute', `${name}=Keyword`);
+  for (const name of SEARCH_ATTRIBUTE_NAMES) args.push('--search-attribute', `${name}=Keyword`);
   for (const [key, value] of Object.entries(options.dynamicConfig ?? {})) {
     args.push('--dynamic-config-value', `${key}=${value}`);
   }

@@ -1,0 +1,142 @@
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+
+/** How the project of a world differs from the usual one. */
+export interface WorldProject {
+  /** Settings of HTTP tools, by name, laid over the usual four (`pay`, `book`, `mail`, `look`); new names are new tools. */
+  readonly httpTools?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
+  /** Absolute paths of modules with function tools, for worker processes too. */
+  readonly functions?: readonly string[];
+  /** The scripted model (activities/models/script-format.ts); `usualScript` unless given. */
+  readonly script?: Readonly<Record<string, unknown>>;
+  /** Tools that ask a person first; none unless given. */
+  readonly approvals?: readonly string[];
+  readonly limits?: Readonly<Record<string, number>>;
+}
+
+/** The one agent of a world's project. */
+export const AGENT = 'desk';
+
+/** One tool of each effect class, in the order pay (keyed), book (queryable), mail (opaque), look (read). */
+export const TOOL_OF_CLASS = { keyed: 'pay', queryable: 'book', opaque: 'mail', read: 'look' } as const;
+export type UsualTool = (typeof TOOL_OF_CLASS)[keyof typeof TOOL_OF_CLASS];
+
+/**
+ * Writes a project into `folder`: its file, the HTTP tools that ask the target at `targetUrl`, and the model's script.
+ *
+ * @returns the path of the project file
+ */
+export async function writeProject(
+  folder: string,
+  targetUrl: string,
+  project: WorldProject,
+): Promise<string> {
+  await mkdir(folder, { recursive: true });
+  const tools = httpTools(targetUrl, project.httpTools ?? {});
+  const names = [...Object.keys(tools)];
+  const declared = {
+    version: 1,
+    models: { script: { provider: 'scripted', script: 'script.json', timeoutSeconds: 60 } },
+    tools: { http: ['tools.json'], functions: project.functions ?? [] },
+    agents: {
+      [AGENT]: {
+        model: 'script',
+        instructions: { text: 'Do what the input says.' },
+        tools: names.map((name) => ({
+          name,
+          approval: project.approvals?.includes(name) ? 'required' : 'not_required',
+        })),
+        limits: { wallClockSecondsMax: 86_400, stepsMax: 500, toolCallsMax: 1_000, ...project.limits },
+      },
+    },
+  };
+  // JSON is YAML.
+  await writeFile(join(folder, 'script.json'), JSON.stringify(project.script ?? usualScript()));
+  await writeFile(join(folder, 'tools.json'), JSON.stringify({ version: 1, tools }));
+  const path = join(folder, 'holdfast.yaml');
+  await writeFile(path, JSON.stringify(declared));
+  return path;
+}
+
+/**
+ * The usual model: for the input `pay …` it calls `pay` once, and ends; so for each tool. `steps pay book …` calls one
+ * tool after the other, each in a step of its own.
+ */
+export function usualScript(): Record<string, unknown> {
+  const call = (name: string) => ({ toolCalls: [{ name, arguments: { note: '{{input}}' } }] });
+  const tools = Object.values(TOOL_OF_CLASS);
+  return {
+    scenarios: [
+      ...tools.map((name) => ({
+        name,
+        when: { inputMatches: `^${name}\\b` },
+        replies: [call(name), { text: 'Done.' }],
+      })),
+      {
+        name: 'each tool',
+        when: { inputMatches: '^each\\b' },
+        replies: [...tools.map(call), { text: 'Done.' }],
+      },
+      {
+        name: 'all at once',
+        when: { inputMatches: '^together\\b' },
+        replies: [{ toolCalls: tools.flatMap((name) => call(name).toolCalls) }, { text: 'Done.' }],
+      },
+      { name: 'nothing', replies: [{ text: 'Done.' }] },
+    ],
+  };
+}
+
+function httpTools(
+  targetUrl: string,
+  changes: NonNullable<WorldProject['httpTools']>,
+): Record<string, Record<string, unknown>> {
+  const usual: Record<string, Record<string, unknown>> = {
+    pay: {
+      description: 'Pays. The target honours keys.',
+      class: 'keyed',
+      keyed: { windowSeconds: 3_600, resendsMax: 3, comparesBodies: true },
+      url: `${targetUrl}/keyed`,
+      answers: [{ status: 409, at: '/error', equals: 'key_in_progress', outcome: 'in_progress' }],
+    },
+    book: {
+      description: 'Books. The target can be asked about a key.',
+      class: 'queryable',
+      query: { settlingSeconds: 0.2, equalAnswers: 2, intervalSeconds: 0.1, queriesMax: 10 },
+      url: `${targetUrl}/queryable`,
+      probe: {
+        url: `${targetUrl}/queryable/{$key}`,
+        reference: '/id',
+        keyEcho: '/key',
+        answers: [
+          { status: 200, outcome: 'found' },
+          { status: 404, outcome: 'absent' },
+        ],
+      },
+    },
+    mail: { description: 'Mails. The target knows no keys.', class: 'opaque', url: `${targetUrl}/opaque` },
+    look: { description: 'Looks.', class: 'read', url: `${targetUrl}/read` },
+  };
+  const names = [...new Set([...Object.keys(usual), ...Object.keys(changes)])];
+  return Object.fromEntries(
+    names.map((name) => [name, { ...common(targetUrl), ...usual[name], ...changes[name] }]),
+  );
+}
+
+function common(targetUrl: string): Record<string, unknown> {
+  return {
+    input: {
+      type: 'object',
+      additionalProperties: false,
+      required: ['note'],
+      properties: { note: { type: 'string', maxLength: 1_000 } },
+    },
+    namespace: 'target',
+    method: 'POST',
+    keyHeader: 'Idempotency-Key',
+    body: 'arguments',
+    reference: '/id',
+    timeoutSeconds: 5,
+    allow: [new URL(targetUrl).host],
+  };
+}
