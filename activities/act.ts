@@ -13,6 +13,7 @@ import { refusalOf } from '../shared/ledger/refusals.js';
 import type { ActivityDeps } from './deps.js';
 import { bodyOf, resultTextOf } from './result-text.js';
 import { type ActivityScope, inScope, orRefused, untilLedgerAnswers } from './scope.js';
+import { maySendLater } from './tools/reasons.js';
 import type { Tool, ToolAnswer } from './tools/tool.js';
 
 /** How long a tool that ignores its time-out is waited for before its outcome is called unknown. */
@@ -167,8 +168,20 @@ function settlementOf(answer: ToolAnswer): EffectSettlement {
         resultText: resultTextOf(answer),
       };
     case 'not_sent':
+      // Proof that nothing left, and that no other attempt can go better: an end, and the model hears why.
+      if (!maySendLater(answer.reason)) {
+        return {
+          ...none,
+          ...kept,
+          outcome: 'rejected',
+          reason: answer.reason,
+          targetStatus: 'not_sent',
+          resultText: `Not sent (${answer.reason}): the call was refused before anything left, and would be again.`,
+        };
+      }
+      return { ...none, ...kept, outcome: 'not_sent', reason: storable(answer.reason) };
     case 'unknown':
-      return { ...none, ...kept, outcome: answer.kind, reason: storable(answer.reason) };
+      return { ...none, ...kept, outcome: 'unknown', reason: storable(answer.reason) };
     case 'throttled':
     case 'in_progress':
       return { ...none, ...kept, outcome: answer.kind, retryAfterMs: answer.retryAfterMs };

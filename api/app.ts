@@ -91,7 +91,7 @@ function limitRate(deps: ApiDeps): RequestHandler {
     },
     handler: (_request, response) => {
       const { requestsPerMinute } = deps.limits;
-      const detail = `More than ${requestsPerMinute} requests came within a minute. Wait, then send it again.`;
+      const detail = `More than ${requestsPerMinute} requests came within a minute. Wait, then retry.`;
       const seconds = Number(response.getHeader('retry-after') ?? 1);
       const error = new HoldfastError('rate_limited', detail, { retryAfterSeconds: seconds });
       sendProblem(response, error, requestIdOf(response));

@@ -22,10 +22,10 @@ export function buildOpenApi(routes: readonly Route[]): object {
       title: 'Holdfast',
       version: '1',
       description:
-        'A durable runtime for AI agents: every effect is accounted for. Errors are RFC 9457 problems whose `code` ' +
-        'is in docs/errors.md. Bodies are JSON in UTF-8, read strictly: no key twice, no number that a double would ' +
-        `change, no NUL or half surrogate pair, at most ${JSON_DEPTH_MAX} levels, no unknown member. Text is never ` +
-        'normalised. Every answer carries X-Request-Id.',
+        'A durable runtime for AI agents: every effect is accounted for. Errors are RFC 9457 problems ' +
+        'whose `code` is in docs/errors.md. Bodies are JSON in UTF-8, read strictly: no key twice, no ' +
+        `number that a double would change, no NUL or half surrogate pair, at most ${JSON_DEPTH_MAX} ` +
+        'levels, no unknown member. Text is never normalised. Every answer carries X-Request-Id.',
     },
     paths,
   });

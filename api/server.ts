@@ -69,7 +69,8 @@ async function listen(
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error;
     throw new StartError(
-      `Port ${address.port} on ${address.host} is in use. Set HOLDFAST_API_PORT to another, or stop what uses it.`,
+      `Port ${address.port} on ${address.host} is in use. Set HOLDFAST_API_PORT to another, or stop ` +
+        'what uses it.',
       { cause: error },
     );
   }

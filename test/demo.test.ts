@@ -113,7 +113,7 @@ test('the row of an open effect names who settles it and by when', () => {
   expect(row?.why).toContain('2026-12-01T00:00:00Z');
 });
 
-test('the summary has the seven numbers in their order, and the promise is broken by three of them only', () => {
+test('the summary has seven numbers in their order, and three of them break the promise', () => {
   const run = { ...QUIET, runId: 'run_1', state: 'completed' };
   const waiting = { ...run, runId: 'run_2', state: 'needs_reconciliation' };
   const summary = summaryOf([run, waiting], compare([effect('succeeded')], [deed()]));
@@ -285,13 +285,24 @@ describe('the whole desk, over its real tools, without the runtime', () => {
     expect(readFileSync(join(folder, report), 'utf8')).toContain('ticket 7');
   });
 
+  test('the provider can be asked what became of a refund', async () => {
+    const tool = project.catalogue.get('refund_payment');
+    if (tool?.probe === undefined) throw new Error('refund_payment has no probe.');
+    const refund = { payment_id: 'pay_42c1812fc47bb5', amount_cents: 100, currency: 'EUR', reason: 'test' };
+    expect(await tool.probe(toolCall(refund))).toMatchObject({ kind: 'absent' });
+    const done = await tool.call(toolCall(refund));
+    if (done.kind !== 'succeeded') throw new Error(`The refund answered ${done.kind}.`);
+    expect(done.reference).toMatch(/^rfd_/);
+    expect(await tool.probe(toolCall(refund))).toMatchObject({ kind: 'found', reference: done.reference });
+  });
+
   test('an order that is not there, and a message without one, end in words alone', async () => {
     expect(await work(project, 'Refund order ORD-9999: lost')).toMatchObject({ called: ['read_order'] });
     expect(await work(project, 'Give me my money back')).toMatchObject({ called: [] });
   });
 });
 
-test('the demo itself: a kill, three spoiled payments and a lost mail, and every effect accounted for', async () => {
+test('the demo itself: a kill, spoiled payments, a lost mail, and every effect accounted for', async () => {
   const { stdout, story, code } = await runDemo(['--runs', '5', '--json']);
   expect(code, story).toBe(0);
   expect(stdout.trimEnd().split('\n').at(-1)).toBe(
@@ -315,8 +326,8 @@ function runDemo(args: string[]): Promise<{ stdout: string; story: string; code:
 }
 
 /**
- * Thinks and acts as a run does, but remembers nothing and survives nothing. The tools named in `settledByHand` are
- * not called: the model is told that text, as after an unknown outcome that a person settled.
+ * Thinks and acts as a run does, but remembers nothing and survives nothing. The tools named in
+ * `settledByHand` are not called: the model is told that text, as after a person settled an unknown outcome.
  */
 async function work(
   project: Project,

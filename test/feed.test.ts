@@ -274,7 +274,10 @@ test('two hundred reconnects at random places while events come see each event o
 
 describe('whatever carries the news', () => {
   test('polling alone brings every event', async () => {
-    const polling = await startTestApi({ databaseUrl, listen: false, pollMs: 20 });
+    const polling = await startTestApi({
+      ...{ databaseUrl, listen: false, pollMs: 20 },
+      limits: { heartbeatMs: 600_000 },
+    });
     const runId = await newRun();
     const reader = await openStream(polling, runId);
     await reader.seen(1);

@@ -24,7 +24,7 @@ afterAll(() => {
 const PROJECT = `version: 1
 models:
   desk: { provider: scripted, script: models/desk.yaml }
-  real: { provider: openai-compatible, baseUrl: '\${env:MODEL_URL:-http://127.0.0.1:1/v1}', model: m, apiKeyEnv: KEY }
+  real: { provider: openai-compatible, baseUrl: '\${env:MODEL:-http://127.0.0.1:1/v1}', model: m, apiKeyEnv: KEY }
 tools:
   functions: [tools/orders.ts]
   http: [tools/payments.yaml]

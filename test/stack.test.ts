@@ -222,10 +222,14 @@ describe('our own Postgres', () => {
     const pidFile = join(dataDir, 'postgres', 'data', 'postmaster.pid');
     const lines = (await readFile(pidFile, 'utf8')).split('\n');
     await first.stop();
-    // Postgres itself would refuse for ever: this process lives, and belongs to its user or to root.
-    await writeFile(pidFile, [String(process.ppid), ...lines.slice(1)].join('\n'));
+    // Postgres itself would refuse for ever: the id lives, as the same user. A second Postgres is such
+    // a process.
+    const other = await startPostgres({ dataDir: await freshFolder(), port: 0 });
+    onTestFinished(() => other.stop());
+    await writeFile(pidFile, [String(other.pid), ...lines.slice(1)].join('\n'));
     const second = await startPostgres({ dataDir, port: 0 });
     expect(second.reused).toBe(false);
+    expect(await isRunning(other.pid)).toBe(true);
     await second.stop();
   });
 

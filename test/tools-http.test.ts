@@ -226,6 +226,13 @@ describe('an answer', () => {
     expect(answer.body.truncated).toBe(true);
   });
 
+  test('is the first of two on one connection', async () => {
+    target.dial({ mode: 'two_answers', times: 1 });
+    const answer = await makeTool().call(newCall());
+    if (answer.kind !== 'succeeded') throw new Error(summary(answer));
+    expect(JSON.parse(new TextDecoder().decode(answer.body.bytes))).toMatchObject({ status: 'done' });
+  });
+
   test('that echoes another key, or does not fit the schema, is none', async () => {
     const echoing = makeTool({ keyEcho: '/key' });
     expect(summary(await echoing.call(newCall()))).toBe('succeeded');

@@ -3,7 +3,8 @@ import { runMain } from '../shared/process/exit.js';
 import { runChecks } from './stack/checks.js';
 import type { Check } from './stack/checks.js';
 
-// `npm run doctor`: what this machine has of what a start needs. Exit code 1 when something needed is missing.
+// `npm run doctor`: what this machine has of what a start needs. Exit code 1 when something needed is
+// missing.
 runMain('doctor', async () => {
   const checks = await runChecks(readConfig(process.env));
   for (const line of table(checks)) process.stdout.write(`${line}\n`);

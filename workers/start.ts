@@ -21,7 +21,10 @@ const NODE_FLAGS = {
 
 const say = (line: string): void => void process.stdout.write(`${line}\n`);
 
-/** `npm start`: all that Holdfast needs, on this machine, until Ctrl-C. Supervises, and does no work itself. */
+/**
+ * `npm start`: all that Holdfast needs, on this machine, until Ctrl-C. Supervises, and does no work
+ * itself.
+ */
 async function main(): Promise<void> {
   const config = readConfig(process.env);
   const asked = untilAskedToStop();

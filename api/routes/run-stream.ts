@@ -14,12 +14,12 @@ export const streamRunRoute = defineRawRoute(
     operationId: 'streamRun',
     summary: "Follow a run's events",
     description:
-      'Server-Sent Events: `id` is the event’s sequence in this run (1, 2, 3, no gaps), `data` the event as ' +
-      'GET …/events gives it; there is no `event` field. Begins after the last event id, or with the first event. ' +
-      'An id is a place in this run and in no other: one that this run has not reached is refused. A silent stream ' +
-      'sends comments. It ends when the run has ended and its last event is sent; a reader that comes back then ' +
-      'is answered 204, which tells an EventSource to stay away. A reader that takes nothing for a while is cut ' +
-      'off and resumes from its last id.',
+      'Server-Sent Events: `id` is the event’s sequence in this run (1, 2, 3, no gaps), `data` the ' +
+      'event as GET …/events gives it; there is no `event` field. Begins after the last event id, or ' +
+      'with the first event. An id is a place in this run and in no other: one that this run has not ' +
+      'reached is refused. A silent stream sends comments. It ends when the run has ended and its last ' +
+      'event is sent; a reader that comes back then is answered 204, which tells an EventSource to stay' +
+      ' away. A reader that takes nothing for a while is cut off and resumes from its last id.',
     authenticated: true,
     headers: { 'Last-Event-ID': 'The last id seen. Counts before the query parameter.' },
     query: z.strictObject({
@@ -27,7 +27,7 @@ export const streamRunRoute = defineRawRoute(
     }),
     replies: {
       200: { description: 'The stream.', mediaType: 'text/event-stream' },
-      204: { description: 'The run has ended and the last event id is its last: nothing will ever follow.' },
+      204: { description: 'The run has ended, and the last event id is that of its last event.' },
     },
     errors: [
       'run_not_found',
@@ -49,7 +49,8 @@ export const streamRunRoute = defineRawRoute(
     if (deps.hub.subscriptions() >= deps.limits.streamsMax) {
       throw new HoldfastError(
         'rate_limited',
-        `This process serves ${deps.limits.streamsMax} streams already. Come again later, or read …/events.`,
+        `This process serves ${deps.limits.streamsMax} streams already. Come again later, or read ` +
+          '…/events.',
       );
     }
     response.status(200).setHeader('content-type', 'text/event-stream; charset=utf-8');
@@ -72,8 +73,8 @@ function placeOf(asked: string | undefined, eventSeq: number): number {
   if (/^(?:0|[1-9][0-9]{0,15})$/.test(asked) && Number(asked) <= eventSeq) return Number(asked);
   throw new HoldfastError(
     'last_event_id_invalid',
-    `The last event id must be a whole number from 0 to ${eventSeq}, the last event of this run. Leave it out to ` +
-      'begin with the first event.',
+    `The last event id must be a whole number from 0 to ${eventSeq}, the last event of this run. ` +
+      'Leave it out to begin with the first event.',
     { errors: [{ at: 'last_event_id', problem: 'not an event id of this run' }] },
   );
 }

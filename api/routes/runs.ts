@@ -62,8 +62,9 @@ export const readRunRoute = defineRoute(
     operationId: 'readRun',
     summary: 'Read a run',
     description:
-      'Reads the ledger alone and starts nothing. `freshness` says as of which event and instant. What it says of ' +
-      'the outside world (a payment, a mail) refers to receipts; it never replaces the other side’s own record.',
+      'Reads the ledger alone and starts nothing. `freshness` says as of which event and instant. What ' +
+      'it says of the outside world (a payment, a mail) refers to receipts; it never replaces the other' +
+      ' side’s own record.',
     authenticated: true,
     replies: { 200: { description: 'The run.', body: RunView } },
     errors: ['run_not_found', 'rate_limited', 'ledger_unavailable'],

@@ -35,8 +35,9 @@ export const startRun = defineRoute(
     operationId: 'startRun',
     summary: 'Admit a run',
     description:
-      'Writes the run to the ledger, whether Temporal is up or not; a worker starts it. The same Idempotency-Key ' +
-      'with the same body (in any order of keys) answers with the same run for ever and starts nothing.',
+      'Writes the run to the ledger, whether Temporal is up or not; a worker starts it. The same ' +
+      'Idempotency-Key with the same body (in any order of keys) answers with the same run for ever and' +
+      ' starts nothing.',
     authenticated: true,
     idempotent: true,
     body: StartRun,
@@ -81,7 +82,8 @@ export const startRun = defineRoute(
     if (admitted.kind === 'reused') {
       throw new HoldfastError(
         'idempotency_key_reused',
-        `This key admitted ${admitted.runId} with another body. Nothing was started: send a new key, or that body.`,
+        `This key admitted ${admitted.runId} with another body. Nothing was started: send a new key, or ` +
+          'that body.',
         { extensions: { run_id: admitted.runId } },
       );
     }

@@ -124,7 +124,6 @@ export function jsonPointer(path: readonly (string | number)[]): string {
 export function excerpt(text: string, charactersMax: number): string {
   const cut = text.length > charactersMax;
   const kept = [...text.slice(0, charactersMax)].map((character) =>
-     
     /[\p{Cs}\u0000-\u001f\u007f]/u.test(character) ? '\ufffd' : character,
   );
   return kept.join('') + (cut ? '…' : '');

@@ -6,7 +6,10 @@ export interface ReadyMessage {
   readonly detail: Readonly<Record<string, string | number>>;
 }
 
-/** Why a process was asked to stop. `supervisor_gone`: the IPC channel closed, so nobody would stop us later. */
+/**
+ * Why a process was asked to stop. `supervisor_gone`: the IPC channel closed, so nobody would stop us
+ * later.
+ */
 export type StopReason = 'SIGINT' | 'SIGTERM' | 'supervisor_gone';
 
 /** Tells the supervisor that this process serves. Does nothing when the process was started by hand. */

@@ -3,7 +3,10 @@ import { loadClientConnectConfig } from '@temporalio/envconfig';
 type Environment = Readonly<Record<string, string | undefined>>;
 type Loaded = ReturnType<typeof loadClientConnectConfig>['connectionOptions'];
 
-/** How to reach Temporal: spread into the options of a client's `Connection` or a worker's `NativeConnection`. */
+/**
+ * How to reach Temporal: spread into the options of a client's `Connection` or a worker's
+ * `NativeConnection`.
+ */
 export interface TemporalConnection {
   readonly address: string;
   readonly tls?: NonNullable<Loaded['tls']>;
@@ -11,13 +14,19 @@ export interface TemporalConnection {
   readonly metadata?: Record<string, string>;
 }
 
-/** What the environment says about Temporal. `connection` is null when it names no server, so ours is used. */
+/**
+ * What the environment says about Temporal. `connection` is null when it names no server, so ours is
+ * used.
+ */
 export interface TemporalSettings {
   readonly connection: TemporalConnection | null;
   readonly namespace: string;
 }
 
-/** Names that only make sense next to an address: alone they would be sent to our own server, which takes none. */
+/**
+ * Names that only make sense next to an address: alone they would be sent to our own server, which
+ * takes none.
+ */
 const NEEDS_ADDRESS = ['TEMPORAL_API_KEY', 'TEMPORAL_TLS', 'TEMPORAL_TLS_CLIENT_CERT_PATH'] as const;
 
 /**

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { closeSync, existsSync, fsyncSync, openSync, readFileSync, writeSync } from 'node:fs';
+import { closeSync, existsSync, fsyncSync, openSync, readFileSync, truncateSync, writeSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -156,6 +156,10 @@ class Target {
   constructor(logPath: string) {
     this.logPath = logPath;
     for (const entry of readTargetLog(logPath)) if (entry.kind === 'applied') this.remember(entry);
+    // A torn last line, left by a kill, must not run into the next one.
+    if (existsSync(logPath)) {
+      truncateSync(logPath, readFileSync(logPath).lastIndexOf('\n') + 1);
+    }
     this.file = openSync(logPath, 'a');
   }
 

@@ -3,10 +3,13 @@ import { join } from 'node:path';
 
 /** How the project of a world differs from the usual one. */
 export interface WorldProject {
-  /** Settings of HTTP tools, by name, laid over the usual four (`pay`, `book`, `mail`, `look`); new names are new tools. */
+  /**
+   * Settings of HTTP tools, by name, laid over the usual four (`pay`, `book`, `mail`, `look`); new names are new tools.
+   * A URL that is only a path is the target's.
+   */
   readonly httpTools?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
-  /** Absolute paths of modules with function tools, for worker processes too. */
-  readonly functions?: readonly string[];
+  /** Function tools, for worker processes too: the absolute path of a module, and the names of its tools. */
+  readonly functions?: Readonly<Record<string, readonly string[]>>;
   /** The scripted model (activities/models/script-format.ts); `usualScript` unless given. */
   readonly script?: Readonly<Record<string, unknown>>;
   /** Tools that ask a person first; none unless given. */
@@ -33,11 +36,12 @@ export async function writeProject(
 ): Promise<string> {
   await mkdir(folder, { recursive: true });
   const tools = httpTools(targetUrl, project.httpTools ?? {});
-  const names = [...Object.keys(tools)];
+  const functions = Object.entries(project.functions ?? {});
+  const names = [...Object.keys(tools), ...functions.flatMap(([, exported]) => exported)];
   const declared = {
     version: 1,
     models: { script: { provider: 'scripted', script: 'script.json', timeoutSeconds: 60 } },
-    tools: { http: ['tools.json'], functions: project.functions ?? [] },
+    tools: { http: ['tools.json'], functions: functions.map(([path]) => path) },
     agents: {
       [AGENT]: {
         model: 'script',
@@ -119,8 +123,25 @@ function httpTools(
   };
   const names = [...new Set([...Object.keys(usual), ...Object.keys(changes)])];
   return Object.fromEntries(
-    names.map((name) => [name, { ...common(targetUrl), ...usual[name], ...changes[name] }]),
+    names.map((name) => [
+      name,
+      atTarget(targetUrl, { ...common(targetUrl), ...usual[name], ...changes[name] }),
+    ]),
   );
+}
+
+/** A URL that is only a path is the target's, in the tool and in its probe. */
+function atTarget(targetUrl: string, tool: Record<string, unknown>): Record<string, unknown> {
+  const { url, probe } = tool;
+  return {
+    ...tool,
+    ...(typeof url === 'string' && url.startsWith('/') ? { url: targetUrl + url } : {}),
+    ...(isRecord(probe) ? { probe: atTarget(targetUrl, probe) } : {}),
+  };
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function common(targetUrl: string): Record<string, unknown> {

@@ -63,7 +63,7 @@ async function perform(
 ): Promise<Ending> {
   const dataDir = await mkdtemp(join(tmpdir(), 'holdfast-demo-'));
   // Started by root, Postgres runs as another user. If that one cannot pass through, the stack puts its data
-  // where a long-lived one keeps it, and that would outlive the demo. What is in here stays readable by us alone.
+  // where a long-lived one keeps it, and that would outlive the demo.
   await chmod(dataDir, 0o711);
   try {
     const world = await startWorld({ dataDir, repositoryDir, env: process.env, signal, say });

@@ -101,7 +101,7 @@ async function killInMidPayment(run: DemoRun, { stage, say, signal }: Direction)
   say(`the provider's journal shows the refund of ${run.orderId}: kill -9 of the worker (pid ${pid})`);
 }
 
-/** Brings a worker back, lets it ask under the same key while the provider still works, then lets that finish. */
+/** Brings a worker back; lets it ask under the same key while the provider still works; lets that finish. */
 async function recover(run: DemoRun, { stage, say, signal }: Direction): Promise<void> {
   const arrivalsBefore = await refundArrivals(run, stage);
   const pid = await stage.startWorker();
@@ -128,7 +128,7 @@ async function refundArrivals(run: DemoRun, stage: Stage): Promise<number> {
 /** Long enough that a look between two of a run's own status queries does not pass for rest. */
 const RESTS_AFTER_MS = 1_500;
 
-/** The state of each run once it has ended, or has stayed in `needs_reconciliation`: only a person moves it then. */
+/** Each run's state once it has ended, or stayed in `needs_reconciliation`, which only a person moves on. */
 async function statesAtRest(
   started: readonly StartedRun[],
   { stage, say, signal }: Direction,

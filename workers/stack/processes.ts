@@ -34,7 +34,10 @@ export async function commandLine(pid: number): Promise<string> {
   return raw.split('\0').join(' ').trim();
 }
 
-/** Ids of the processes whose working folder is `folder`. Linux only; empty elsewhere, where it cannot be told. */
+/**
+ * Ids of the processes whose working folder is `folder`. Linux only; empty elsewhere, where it cannot
+ * be told.
+ */
 export async function processesIn(folder: string): Promise<number[]> {
   if (process.platform !== 'linux') return [];
   const found: number[] = [];
@@ -100,7 +103,10 @@ export interface ProgramResult {
   readonly stderr: string;
 }
 
-/** Runs a program to its end, at most `timeoutSeconds`. Never throws: a program that is not there has code null. */
+/**
+ * Runs a program to its end, at most `timeoutSeconds`. Never throws: a program that is not there has
+ * code null.
+ */
 export function runProgram(
   file: string,
   args: readonly string[],

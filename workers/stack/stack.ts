@@ -100,7 +100,10 @@ async function describe(servers: Servers, options: TalkingOptions): Promise<Stac
   };
 }
 
-/** Lets doctor, benchmarks and a second terminal find the servers; readable by the owner only, for the password. */
+/**
+ * Lets doctor, benchmarks and a second terminal find the servers; readable by the owner only, for the
+ * password.
+ */
 async function writeAddresses(dataDir: string, addresses: Readonly<Record<string, string>>): Promise<void> {
   await mkdir(dataDir, { recursive: true });
   await writeFile(join(dataDir, 'stack.json'), `${JSON.stringify(addresses, null, 2)}\n`, { mode: 0o600 });
@@ -131,7 +134,10 @@ async function startOwnTemporal(servers: Servers, options: TalkingOptions): Prom
   options.say(`temporal  ${how} on port ${portOf(servers.temporal.address)} (CLI from ${program.source})`);
 }
 
-/** Looks once a second whether our servers run, since one that was taken over is no child and sends no event. */
+/**
+ * Looks once a second whether our servers run, since one that was taken over is no child and sends no
+ * event.
+ */
 function keepServing(servers: Servers, options: TalkingOptions): { stop(): Promise<void> } {
   let stopped = false;
   let looking = Promise.resolve();

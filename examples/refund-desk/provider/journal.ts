@@ -9,7 +9,7 @@ const Key = z.string().nullable();
  * outside truth that the demo and the tests compare the ledger with, so nothing of Holdfast writes it.
  */
 export const JournalEntry = z.discriminatedUnion('kind', [
-  /** A request came in; nothing has been done yet. `subject` is its payment or address, as far as it can be read. */
+  /** A request came in; nothing has been done yet. `subject`: its payment or address, where it has one. */
   z.object({
     ...Stamp,
     kind: z.literal('arrived'),

@@ -15,35 +15,49 @@ returns text language sql immutable as $$
   select p_run || ':t' || p_turn || ':s' || p_step || ':c' || p_slot || case when p_redo > 0 then ':r' || p_redo else '' end
 $$;
 
--- Where an unknown outcome goes next, by class (SPEC 3.3). `resend` is the same request under the same key.
-create function holdfast.next_for_unknown(e holdfast.effects) returns text language plpgsql stable as $$
+-- What settles an unknown outcome whose key is not sent again (SPEC 3.6): evidence, then the target's word, then a person.
+create function holdfast.next_to_settle(e holdfast.effects) returns text language plpgsql stable as $$
 declare
-  v_last holdfast.attempts;
   v_queries integer;
-  v_window timestamptz;
 begin
   if exists (select from holdfast.late_receipts where effect_id = e.effect_id and outcome in ('succeeded', 'rejected')) then
     return 'late_receipt';
   end if;
-  if e.lost_attempts < holdfast.lost_attempts_max() and e.effect_class in ('read', 'keyed') then
-    select * into v_last from holdfast.attempts where effect_id = e.effect_id order by attempt desc limit 1;
-    if e.effect_class = 'read' then
-      return case when e.attempts - e.lost_attempts < e.attempts_max and clock_timestamp() < e.series_deadline_at
-                  then 'resend' else 'give_up' end;
-    end if;
-    v_window := e.first_dispatched_at + make_interval(secs => (e.policy #>> '{keyed,windowSeconds}')::int);
-    if clock_timestamp() < v_window
-       and e.resends < (e.policy #>> '{keyed,resendsMax}')::int
-       and v_last.reason is distinct from 'key_conflict'
-       and not ((e.policy #>> '{keyed,keepsServerErrors}')::boolean and v_last.reason like 'http\_5%') then
-      return 'resend';
-    end if;
+  -- Something else stands under our key: neither a resend nor a query by that key can say what became of ours.
+  if (select coalesce(reason, '') in ('key_conflict', 'http_409') from holdfast.attempts
+       where effect_id = e.effect_id order by attempt desc limit 1) then
+    return 'person';
   end if;
   if jsonb_typeof(e.policy -> 'query') = 'object' then
     select count(*) into v_queries from holdfast.status_queries where effect_id = e.effect_id;
     if v_queries < (e.policy #>> '{query,queriesMax}')::int then return 'query'; end if;
   end if;
   return 'person';
+end $$;
+
+-- Where an unknown outcome goes next, by class (SPEC 3.3). `resend` is the same request under the same key. The series
+-- bounds it like every other attempt, unless the last one was lost with its worker: an outage is no attempt.
+create function holdfast.next_for_unknown(e holdfast.effects) returns text language plpgsql stable as $$
+declare
+  v_next constant text := holdfast.next_to_settle(e);
+  v_last holdfast.attempts;
+  v_in_series boolean;
+begin
+  if v_next = 'late_receipt' or e.effect_class not in ('read', 'keyed') then return v_next; end if;
+  select * into v_last from holdfast.attempts where effect_id = e.effect_id order by attempt desc limit 1;
+  v_in_series := e.lost_attempts < holdfast.lost_attempts_max() and (v_last.outcome = 'lost'
+    or e.attempts - e.lost_attempts < e.attempts_max and clock_timestamp() < e.series_deadline_at);
+  if e.effect_class = 'read' then
+    return case when v_in_series then 'resend' else 'give_up' end;
+  end if;
+  if v_in_series
+     and clock_timestamp() < e.first_dispatched_at + make_interval(secs => (e.policy #>> '{keyed,windowSeconds}')::int)
+     and e.resends < (e.policy #>> '{keyed,resendsMax}')::int
+     and coalesce(v_last.reason, '') not in ('key_conflict', 'http_409')
+     and not ((e.policy #>> '{keyed,keepsServerErrors}')::boolean and v_last.reason like 'http\_5%') then
+    return 'resend';
+  end if;
+  return v_next;
 end $$;
 
 -- What the workflow decides from: enums and numbers, no content.
@@ -179,7 +193,7 @@ begin
   insert into holdfast.attempts (attempt_id, effect_id, attempt, fencing_token, tenant_id, run_id, epoch, execution,
                                  worker, lease_until)
     values (p_attempt_id, e.effect_id, e.attempts, e.fencing_token, e.tenant_id, e.run_id, r.epoch, p_execution,
-            p_worker, clock_timestamp() + make_interval(secs => least((e.policy ->> 'timeoutSeconds')::int,
+            p_worker, clock_timestamp() + make_interval(secs => least((e.policy ->> 'timeoutSeconds')::float8,
               (r.contract #>> '{timeouts,tool_seconds}')::int)) + p_lease_margin_ms * interval '1 millisecond');
   r := holdfast.append_event(r, 'effect.dispatching', jsonb_build_object(
     'effect_id', e.effect_id, 'tool', e.tool, 'effect_class', e.effect_class, 'turn', p_turn, 'step', p_step,

@@ -31,8 +31,8 @@ begin
     return holdfast.effect_standing(r, e);
   end if;
   perform holdfast.save_run(r);
-  if holdfast.next_for_unknown(e) <> 'query' then
-    return holdfast.effect_standing(r, e);
+  if holdfast.next_to_settle(e) <> 'query' then
+    return holdfast.effect_standing(r, e) || jsonb_build_object('next', holdfast.next_to_settle(e));
   end if;
   return jsonb_build_object(
     'kind', 'query', 'effect_id', e.effect_id, 'tenant_id', e.tenant_id, 'tool', e.tool,
@@ -62,7 +62,7 @@ begin
   q := e.policy -> 'query';
   -- Counted from when the outcome was lost, which is after the attempt's last byte could leave.
   v_counts := p_answer <> 'absent'
-    or clock_timestamp() >= e.unknown_at + make_interval(secs => (q ->> 'settlingSeconds')::int);
+    or clock_timestamp() >= e.unknown_at + make_interval(secs => (q ->> 'settlingSeconds')::float8);
   select coalesce(max(query), 0) + 1 into v_number from holdfast.status_queries where effect_id = e.effect_id;
   insert into holdfast.status_queries (effect_id, query, tenant_id, run_id, answer, counts, reason, reference, body)
     values (e.effect_id, v_number, e.tenant_id, e.run_id, p_answer, v_counts, p_reason, p_reference, p_body);
@@ -82,9 +82,11 @@ begin
   select * into e from holdfast.effects where effect_id = e.effect_id;
   perform holdfast.save_run(r);
   return holdfast.effect_standing(r, e) || jsonb_build_object(
-    'query_wait_ms', greatest((q ->> 'intervalSeconds')::bigint * 1000,
+    'next', case when e.state = 'unknown' then holdfast.next_to_settle(e)
+      else holdfast.effect_standing(r, e) ->> 'next' end,
+    'query_wait_ms', greatest(ceil((q ->> 'intervalSeconds')::numeric * 1000)::bigint,
       case when e.state = 'unknown' then ceil(extract(epoch from e.unknown_at - clock_timestamp()
-        + make_interval(secs => (q ->> 'settlingSeconds')::int)) * 1000)::bigint else 0 end));
+        + make_interval(secs => (q ->> 'settlingSeconds')::float8)) * 1000)::bigint else 0 end));
 end $$;
 
 -- The settlement: a row with actor and evidence, the receipt, the state, and the fact the model hears.

@@ -97,8 +97,8 @@ const LIST_EFFECTS = {
   text: `
     select e.effect_id, e.turn, e.step, e.slot, e.redo, e.supersedes, e.call_id, e.tool, e.tool_version,
            e.effect_class, e.namespace, e.idempotency_key, e.arguments, e.arguments_sha256, e.state,
-           e.requested_by, e.attempts, e.attempts_max, e.lost_attempts, e.resends, e.series_deadline_at, e.created_at,
-           e.first_dispatched_at, e.last_dispatched_at, e.settled_at, e.reconciliation_owner,
+           e.requested_by, e.attempts, e.attempts_max, e.lost_attempts, e.resends, e.series_deadline_at,
+           e.created_at, e.first_dispatched_at, e.last_dispatched_at, e.settled_at, e.reconciliation_owner,
            e.reconciliation_deadline_at,
            c.status, c.source, c.reference, c.target_status, c.content_type, c.body_sha256, c.truncated,
            c.recorded_at, octet_length(c.body) as body_bytes,

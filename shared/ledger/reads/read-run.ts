@@ -118,10 +118,10 @@ const READ_RUN = {
   name: 'reads/run',
   text: `
     select r.run_id, r.tenant_id, r.actor_id, r.job_id, r.thread_id, r.parent_run_id, r.agent,
-           r.agent_version, r.pins, r.contract, r.contract_sha256, r.input, r.state, r.control, r.reason, r.state_version,
-           r.last_digest, r.epoch, r.owner_execution, r.trail_position, r.event_seq, r.turn, r.step,
-           r.model_calls, r.model_attempts, r.tool_calls, r.input_tokens, r.output_tokens, r.last_stop_reason, r.admitted_at,
-           r.start_confirmed_at, r.started_at, r.deadline_at, r.ended_at, r.updated_at,
+           r.agent_version, r.pins, r.contract, r.contract_sha256, r.input, r.state, r.control, r.reason,
+           r.state_version, r.last_digest, r.epoch, r.owner_execution, r.trail_position, r.event_seq, r.turn,
+           r.step, r.model_calls, r.model_attempts, r.tool_calls, r.input_tokens, r.output_tokens, r.last_stop_reason,
+           r.admitted_at, r.start_confirmed_at, r.started_at, r.deadline_at, r.ended_at, r.updated_at,
            clock_timestamp() as as_of,
            (select coalesce(jsonb_object_agg(s.state, s.count), '{}')
               from (select state, count(*) from holdfast.effects where run_id = r.run_id group by state) s

@@ -1,0 +1,67 @@
+import { parseArgs } from 'node:util';
+
+/** What the command line of the benchmark says. */
+export interface BenchOptions {
+  /** Which parts to measure. */
+  readonly parts: ReadonlySet<Part>;
+  /** Tool calls of the long run. */
+  readonly steps: number;
+  readonly rounds: number;
+  readonly secondsABlock: number;
+  /** The last line of standard output is one JSON object. */
+  readonly json: boolean;
+  readonly help: boolean;
+}
+export const PARTS = ['compare', 'steps', 'idle', 'profile'] as const;
+export type Part = (typeof PARTS)[number];
+
+export const USAGE = `Measures what the ledger costs: the work "agent-loop-5" on Holdfast and on bare Temporal, in turn.
+
+  npm run bench [-- --json] [-- --quick] [-- --compare] [-- --steps [N]] [-- --idle] [-- --profile] [-- --rounds N]
+
+  --json       end standard output with one JSON line of everything measured
+  --quick      fewer and shorter rounds, and a shorter long run: under a minute, and rough
+  --compare    only runs a second, latency, processor time, commits and history beside bare Temporal
+  --steps [N]  only the cost of a step in a run of N tool calls (200) beside a run of 5
+  --idle       only the memory of an idle npm start
+  --profile    only where the time goes: functions of the database, threads and code of both workers
+  --rounds N   blocks of each side at each level (4, or 2 with --quick)
+
+Without one of compare, steps and idle, all three are measured. It starts servers of its own and stops them. Figures of a busy
+machine are worth what their spread says; the ratios hold better, since both sides take turns.`;
+
+/** @throws Error that says which argument is wrong and what is right */
+export function readOptions(args: readonly string[]): BenchOptions {
+  // The number after --steps may be left out, which parseArgs does not know.
+  const filled = args.flatMap((arg, index) =>
+    arg === '--steps' && !/^\d+$/.test(args[index + 1] ?? '') ? ['--steps', ''] : [arg],
+  );
+  const { values } = parseArgs({
+    args: filled,
+    options: {
+      compare: { type: 'boolean', default: false },
+      idle: { type: 'boolean', default: false },
+      profile: { type: 'boolean', default: false },
+      steps: { type: 'string' },
+      rounds: { type: 'string' },
+      quick: { type: 'boolean', default: false },
+      json: { type: 'boolean', default: false },
+      help: { type: 'boolean', default: false },
+    },
+  });
+  const { quick, json, help } = values;
+  const asked = PARTS.filter((part) => (part === 'steps' ? values.steps !== undefined : values[part]));
+  return {
+    parts: new Set(asked.length > 0 ? asked : ['compare', 'steps', 'idle']),
+    steps: numberOf('--steps', values.steps || (quick ? '50' : '200'), 20, 900),
+    rounds: numberOf('--rounds', values.rounds ?? (quick ? '2' : '4'), 1, 100),
+    secondsABlock: quick ? 2 : 6,
+    ...{ json, help },
+  };
+}
+
+function numberOf(name: string, text: string, least: number, most: number): number {
+  const number = Number(text);
+  if (Number.isInteger(number) && number >= least && number <= most) return number;
+  throw new Error(`${name} ${text} cannot be: give a whole number from ${least} to ${most}.`);
+}

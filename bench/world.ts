@@ -1,0 +1,166 @@
+import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { Client, Connection } from '@temporalio/client';
+import pg from 'pg';
+import { createLedgerPool } from '../shared/ledger/database.js';
+import { migrate } from '../shared/ledger/migrate.js';
+import { readConfig } from '../shared/process/config.js';
+import { type Child, startChild } from '../workers/demo/processes.js';
+import { postgresRoot } from '../workers/stack/postgres-folder.js';
+import { startPostgres } from '../workers/stack/postgres.js';
+import { findTemporalProgram } from '../workers/stack/temporal-binaries.js';
+import { startTemporalServer } from '../workers/stack/temporal-server.js';
+import { writeProject } from './project.js';
+
+const REPOSITORY = fileURLToPath(new URL('..', import.meta.url));
+export const NAMESPACE = 'default';
+export const QUEUES = { holdfast: 'bench-holdfast', bare: 'bench-bare' } as const;
+export type SideName = keyof typeof QUEUES;
+
+/** Both sides over one Temporal dev server, with everything they need; all of it started for this run alone. */
+export interface World {
+  readonly client: Client;
+  /** Of this process, for admissions. */
+  readonly ledger: pg.Pool;
+  /** Superuser connection to the server's maintenance database: its own queries are not the ledger's. */
+  readonly admin: pg.Client;
+  readonly databaseUrl: string;
+  readonly targetUrl: string;
+  readonly workers: Readonly<Record<SideName, Child>>;
+  readonly pids: { readonly postgres: number; readonly temporal: number };
+  readonly dataDir: string;
+}
+
+export interface WorldOptions {
+  /** Tool calls of the runs that will be asked for. */
+  readonly lengths: readonly number[];
+  readonly say: (line: string) => void;
+  readonly signal: AbortSignal;
+  /** Counts what each function of the database costs; that costs something too. */
+  readonly trackFunctions?: boolean;
+  /** Loaded into both workers before anything else. */
+  readonly workerPreload?: string;
+}
+
+type Stop = () => Promise<unknown>;
+
+/** Builds the world, hands it to `use`, and takes all of it down again whatever happens. */
+export async function inWorld<T>(options: WorldOptions, use: (world: World) => Promise<T>): Promise<T> {
+  // Taken down in the opposite order; each goes on past the failure of another.
+  const stops: Stop[] = [];
+  try {
+    return await use(await build(options, stops));
+  } finally {
+    const failures: unknown[] = [];
+    for (const stop of stops.reverse()) await stop().catch((error: unknown) => failures.push(error));
+    if (failures.length > 0) options.say(`not all of it could be stopped: ${failures.map(String).join('; ')}`);
+  }
+}
+
+async function build(options: WorldOptions, stops: Stop[]): Promise<World> {
+  const dataDir = await makeFolder(stops);
+  const { postgres, temporal } = await startServers(options, dataDir, stops);
+  options.signal.throwIfAborted();
+  const databaseUrl = postgres.url;
+  await migrate({ databaseUrl });
+  const admin = new pg.Client({ connectionString: withDatabase(databaseUrl, 'postgres') });
+  // The query in flight tells of a lost connection.
+  admin.on('error', () => undefined);
+  await admin.connect();
+  stops.push(() => admin.end());
+  await admin.query('create extension pg_stat_statements');
+
+  const launch = async (name: string, script: string, env: NodeJS.ProcessEnv): Promise<Child> => {
+    const outputPath = join(dataDir, `${name}.out`);
+    const child = await startChild({ name, script, env, cwd: REPOSITORY, outputPath });
+    stops.push(() => child.stop());
+    options.signal.throwIfAborted();
+    return child;
+  };
+  const target = await launch('target', 'bench/target.ts', process.env);
+  const targetUrl = String(target.ready['url']);
+  const project = await writeProject(join(dataDir, 'project'), targetUrl, options.lengths);
+  const env = (side: SideName): NodeJS.ProcessEnv => ({
+    ...ownEnvironment(process.env),
+    ...(options.workerPreload === undefined ? {} : { NODE_OPTIONS: `--import=${options.workerPreload}` }),
+    DATABASE_URL: databaseUrl,
+    TEMPORAL_ADDRESS: temporal.address,
+    TEMPORAL_NAMESPACE: NAMESPACE,
+    HOLDFAST_DATA_DIR: dataDir,
+    HOLDFAST_PROJECT: project,
+    HOLDFAST_TASK_QUEUE: QUEUES[side],
+    HOLDFAST_LOG_LEVEL: 'warn',
+    BENCH_TARGET: targetUrl,
+  });
+  const workers = {
+    holdfast: await launch('worker', 'workers/worker.ts', env('holdfast')),
+    bare: await launch('bare-worker', 'bench/bare-worker.ts', env('bare')),
+  };
+  const connection = await Connection.connect({ address: temporal.address });
+  stops.push(() => connection.close());
+  const ledger = createLedgerPool({
+    databaseUrl,
+    max: 16,
+    applicationName: 'holdfast-bench',
+    onIdleError: () => undefined,
+  });
+  stops.push(() => ledger.end());
+  return {
+    client: new Client({ connection, namespace: NAMESPACE }),
+    ...{ ledger, admin, databaseUrl, targetUrl, workers, dataDir },
+    pids: { postgres: postgres.pid, temporal: temporal.pid },
+  };
+}
+
+/** Where root started it, Postgres runs as another user, who must be able to pass through the folder. */
+export async function makeFolder(stops: Stop[]): Promise<string> {
+  const dataDir = await mkdtemp(join(tmpdir(), 'holdfast-bench-'));
+  await chmod(dataDir, 0o711);
+  stops.push(async () => {
+    await rm(await postgresRoot(dataDir), { recursive: true, force: true });
+    await rm(dataDir, { recursive: true, force: true });
+  });
+  return dataDir;
+}
+
+async function startServers(options: WorldOptions, dataDir: string, stops: Stop[]) {
+  const { binaries } = readConfig({ ...process.env, DATABASE_URL: '', TEMPORAL_ADDRESS: '' });
+  const postgres = await startPostgres({
+    dataDir,
+    port: 0,
+    settings: {
+      shared_preload_libraries: 'pg_stat_statements',
+      'pg_stat_statements.track': 'top',
+      ...(options.trackFunctions === true ? { track_functions: 'all' } : {}),
+    },
+  });
+  stops.push(() => postgres.stop());
+  options.say(`postgres  started on port ${postgres.port}`);
+  const { path, source } = await findTemporalProgram('cli', binaries);
+  const temporal = await startTemporalServer({
+    program: path,
+    folder: join(dataDir, 'temporal'),
+    // As npm start has it.
+    storage: 'file',
+    port: 0,
+    uiPort: null,
+    namespace: NAMESPACE,
+  });
+  stops.push(() => temporal.stop());
+  options.say(`temporal  started at ${temporal.address} (CLI from ${source})`);
+  return { postgres, temporal };
+}
+
+/** The environment without servers, settings and keys of somebody else's: every run of the benchmark is alike. */
+export function ownEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  const foreign = /^(DATABASE_URL|TEMPORAL_.*|HOLDFAST_.*|OPENAI_API_KEY|ANTHROPIC_API_KEY|NODE_OPTIONS)$/;
+  return Object.fromEntries(Object.entries(env).filter(([name]) => !foreign.test(name)));
+}
+
+function withDatabase(url: string, database: string): string {
+  const changed = new URL(url);
+  changed.pathname = `/${database}`;
+  return changed.href;
+}

@@ -1,0 +1,99 @@
+import { Runtime } from '@temporalio/worker';
+import { TestWorkflowEnvironment } from '@temporalio/testing';
+import { afterAll } from 'vitest';
+import { SEARCH_ATTRIBUTES } from '../../shared/domain/protocol.js';
+import { timeSkippingServerPath } from './servers.js';
+import { startWorld, type World, type WorldOptions } from './world.js';
+
+/** A world whose time moves only when the test says so: Temporal's timers and the ledger's clock together. */
+export interface SkippingWorld {
+  readonly world: World;
+  /** Moves time on. Timers that come due on the way fire; what they set off is not waited for. */
+  skip(seconds: number): Promise<void>;
+  /** Moves time on, from timer to timer, until the run's workflow has ended. */
+  skipToEnd(runId: string): Promise<void>;
+}
+
+let environment: Promise<TestWorkflowEnvironment> | undefined;
+const worlds: World[] = [];
+
+/**
+ * A world on Temporal's time-skipping server. Its time is one for all worlds of a file, so only one test at a time may
+ * skip. The ledger of each world judges by its own database's clock as always; that clock is set forward with
+ * Temporal's before each attempt, which is where waits that were skipped end.
+ */
+export async function startSkippingWorld(
+  options: Omit<WorldOptions, 'temporal' | 'workers'> = {},
+): Promise<SkippingWorld> {
+  const env = await (environment ??= startEnvironment());
+  const namespace = env.namespace ?? 'default';
+  const world = await startWorld({
+    ...options,
+    workers: 0,
+    temporal: { client: env.client, connection: env.nativeConnection, address: env.address, namespace },
+  });
+  await world.rows(MOVABLE_CLOCK);
+  await world.startWorker({
+    reach: async (point) => {
+      if (point.includes('.before_')) await setClock(world, await env.currentTimeMs());
+      await world.faults.reach(point);
+    },
+  });
+  worlds.push(world);
+  return {
+    world,
+    async skip(seconds) {
+      await env.sleep(seconds * 1_000);
+      await setClock(world, await env.currentTimeMs());
+    },
+    async skipToEnd(runId) {
+      await env.client.workflow.getHandle(runId).result();
+    },
+  };
+}
+
+async function startEnvironment(): Promise<TestWorkflowEnvironment> {
+  Runtime.install({
+    logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {}, log() {} },
+    shutdownSignals: [],
+    // This server is older than the features that the native core would warn of.
+    telemetryOptions: { logging: { filter: 'ERROR' } },
+  });
+  const env = await TestWorkflowEnvironment.createTimeSkipping({
+    server: { executable: { type: 'existing-path', path: await timeSkippingServerPath() } },
+  });
+  await env.connection.operatorService.addSearchAttributes({
+    namespace: env.namespace ?? 'default',
+    // 2 is KEYWORD.
+    searchAttributes: Object.fromEntries(Object.values(SEARCH_ATTRIBUTES).map((name) => [name, 2])),
+  });
+  return env;
+}
+
+async function setClock(world: World, nowMs: number): Promise<void> {
+  await world.rows('update test_clock.shift set by_ms = $1', Math.round(nowMs - Date.now()));
+}
+
+/** The ledger's functions find this clock before Postgres' own. */
+const MOVABLE_CLOCK = `
+  create schema test_clock;
+  create table test_clock.shift (by_ms bigint not null);
+  insert into test_clock.shift values (0);
+  create function test_clock.clock_timestamp() returns timestamptz language sql volatile as
+    'select pg_catalog.clock_timestamp() + (select by_ms from test_clock.shift) * interval ''1 millisecond''';
+  grant usage on schema test_clock to holdfast_app;
+  grant select on test_clock.shift to holdfast_app;
+  alter table holdfast.effects alter created_at set default test_clock.clock_timestamp();
+  do $$
+  declare f regprocedure;
+  begin
+    for f in select oid from pg_proc where pronamespace = 'holdfast'::regnamespace and prosecdef loop
+      execute format('alter function %s set search_path = test_clock, pg_catalog, holdfast, pg_temp', f);
+    end loop;
+  end $$`;
+
+afterAll(async () => {
+  // Their workers hold the environment's connection.
+  for (const world of worlds) await world.close();
+  await (await environment)?.teardown();
+});
