@@ -56,6 +56,11 @@ function logRequests(deps: ApiDeps): RequestHandler {
       if (error !== undefined || response.statusCode >= 500) return 'error';
       return response.statusCode >= 400 ? 'info' : 'debug';
     },
+    // The stack that pino-http makes up for a 5xx says nothing: answerErrors has logged the cause.
+    customErrorObject: (_request, _response, _error, line: { err?: unknown }) => ({
+      ...line,
+      err: undefined,
+    }),
     serializers: {
       req: (request: { id: string; method: string; url: string }) => ({
         id: request.id,

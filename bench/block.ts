@@ -26,7 +26,12 @@ export interface BlockPlan {
   readonly toolCalls: number;
 }
 
-export async function measureBlock(world: World, side: Side, plan: BlockPlan, signal: AbortSignal): Promise<Block> {
+export async function measureBlock(
+  world: World,
+  side: Side,
+  plan: BlockPlan,
+  signal: AbortSignal,
+): Promise<Block> {
   const before = await readCosts(world, side);
   const from = performance.now();
   const runs = await perform(side, plan, signal);

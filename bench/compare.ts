@@ -22,7 +22,11 @@ export interface SideFigures {
   readonly p50_ms: number;
   readonly p95_ms: number;
   readonly cpu_seconds_per_run: Figure;
-  readonly cpu_seconds_per_run_of: { readonly worker: number; readonly temporal: number; readonly postgres: number };
+  readonly cpu_seconds_per_run_of: {
+    readonly worker: number;
+    readonly temporal: number;
+    readonly postgres: number;
+  };
   readonly runs: number;
 }
 export interface LevelFigures {
@@ -139,7 +143,8 @@ function figuresOfSide(blocks: readonly Block[]): SideFigures {
 
 /** What Holdfast's runs committed. While the bare side works, Holdfast idles: what it asks then is no run's. */
 function commitsOf({ holdfast, bare }: Record<SideName, Block[]>): Omit<CommitFigures, 'cross_check'> {
-  const secondsOf = (blocks: readonly Block[]): number => blocks.reduce((all, { seconds }) => all + seconds, 0);
+  const secondsOf = (blocks: readonly Block[]): number =>
+    blocks.reduce((all, { seconds }) => all + seconds, 0);
   const idle = sum(bare.map(({ statements }) => statements));
   const share = secondsOf(holdfast) / secondsOf(bare);
   const own = combine(sum(holdfast.map(({ statements }) => statements)), idle, -share);

@@ -24,11 +24,7 @@ export async function historyCost(client: Client, workflowId: string): Promise<H
   return cost;
 }
 
-async function continuedFrom(
-  client: Client,
-  workflowId: string,
-  runId: string,
-): Promise<string | undefined> {
+async function continuedFrom(client: Client, workflowId: string, runId: string): Promise<string | undefined> {
   const { history } = await client.workflowService.getWorkflowExecutionHistory({
     namespace: client.options.namespace,
     execution: { workflowId, runId },

@@ -12,7 +12,11 @@ export interface IdleFigures {
   readonly pss_mib: number | null;
   /** The sum of what each process holds, shared pages counted in each. */
   readonly rss_mib: number | null;
-  readonly processes: readonly { readonly name: string; readonly pss_mib: number; readonly rss_mib: number }[];
+  readonly processes: readonly {
+    readonly name: string;
+    readonly pss_mib: number;
+    readonly rss_mib: number;
+  }[];
 }
 
 const START_MS_MAX = 120_000;
@@ -60,7 +64,8 @@ async function startAll(dataDir: string, stops: (() => Promise<unknown>)[]): Pro
   });
   const deadline = delay(START_MS_MAX, 'late', { ref: false });
   const outcome = await Promise.race([ready, ended, deadline]);
-  if (outcome !== undefined || child.pid === undefined) throw new Error(`npm start does not come up:\n${output}`);
+  if (outcome !== undefined || child.pid === undefined)
+    throw new Error(`npm start does not come up:\n${output}`);
   return child.pid;
 }
 

@@ -25,7 +25,10 @@ async function readRow(pid: number): Promise<ProcessRow | null> {
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '');
   const end = stat.lastIndexOf(')');
   if (end < 0) return null;
-  const fields = stat.slice(end + 2).split(' ').map(Number);
+  const fields = stat
+    .slice(end + 2)
+    .split(' ')
+    .map(Number);
   const ticks = (first: number): number => ((fields[first] ?? 0) + (fields[first + 1] ?? 0)) / TICKS_A_SECOND;
   const name = stat.slice(stat.indexOf('(') + 1, end);
   return { pid, parent: fields[1] ?? 0, name, cpu: ticks(11), cpuOfEnded: ticks(13) };

@@ -73,18 +73,39 @@ function comparisonLines({ levels, commits, history }: NonNullable<Results['comp
     '',
     `agent-loop-${LOOP_CALLS}: ${stepsOf(LOOP_CALLS)} durable steps a run; median of the rounds (lowest–highest)`,
     ...align([
-      ['at once', 'side', 'runs/s', 'p50 ms', 'p95 ms', 'cpu ms/run', 'worker', 'temporal', 'postgres', 'runs'],
+      [
+        'at once',
+        'side',
+        'runs/s',
+        'p50 ms',
+        'p95 ms',
+        'cpu ms/run',
+        'worker',
+        'temporal',
+        'postgres',
+        'runs',
+      ],
       ...levels.flatMap(levelRows),
     ]),
     '',
     'commits of the ledger',
     ...align([
       ['a step', 'a run beside its steps', 'a run', 'WAL bytes/step', 'idle/s'],
-      [commits.per_step, commits.overhead_per_run, commits.per_run, commits.wal_bytes_per_step, commits.idle_per_second].map(String),
+      [
+        commits.per_step,
+        commits.overhead_per_run,
+        commits.per_run,
+        commits.wal_bytes_per_step,
+        commits.idle_per_second,
+      ].map(String),
     ]),
     ...align([
       ['statement', 'a run', 'ms each'],
-      ...Object.entries(commits.by_statement).map(([name, { per_run, ms }]) => [name, String(per_run), String(ms)]),
+      ...Object.entries(commits.by_statement).map(([name, { per_run, ms }]) => [
+        name,
+        String(per_run),
+        String(ms),
+      ]),
     ]).map((line) => `  ${line}`),
     '',
     'history in Temporal',
@@ -92,7 +113,12 @@ function comparisonLines({ levels, commits, history }: NonNullable<Results['comp
       ['side', 'bytes/step', 'bytes/run', 'events/run', 'largest payload'],
       ...Object.entries({ holdfast, bare }).map(([side, figures]) => [
         side,
-        ...[figures.bytes_per_step, figures.bytes_per_run, figures.events_per_run, figures.payload_bytes_max].map(String),
+        ...[
+          figures.bytes_per_step,
+          figures.bytes_per_run,
+          figures.events_per_run,
+          figures.payload_bytes_max,
+        ].map(String),
       ]),
     ]),
   ];
@@ -157,7 +183,9 @@ function spread({ median, lowest, highest }: Figure, factor = 1): string {
 }
 
 export function align(rows: readonly (readonly string[])[]): string[] {
-  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? '').length)));
+  const widths = (rows[0] ?? []).map((_, column) =>
+    Math.max(...rows.map((row) => (row[column] ?? '').length)),
+  );
   return rows.map((row) =>
     row
       .map((cell, column) => cell.padEnd(widths[column] ?? 0))

@@ -88,7 +88,10 @@ async function untilCompleted({ client }: World, runId: string): Promise<void> {
 async function firstCommits(databaseUrl: string) {
   const heard = new Set<string>();
   const waiting = new Map<string, () => void>();
-  const listener = new pg.Client({ connectionString: databaseUrl, application_name: 'holdfast-bench-listen' });
+  const listener = new pg.Client({
+    connectionString: databaseUrl,
+    application_name: 'holdfast-bench-listen',
+  });
   listener.on('notification', ({ payload = '' }) => {
     heard.add(payload);
     waiting.get(payload)?.();

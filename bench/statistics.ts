@@ -20,7 +20,11 @@ export interface Figure {
 }
 
 export function figureOf(rounds: readonly number[]): Figure {
-  return { median: round(median(rounds)), lowest: round(Math.min(...rounds)), highest: round(Math.max(...rounds)) };
+  return {
+    median: round(median(rounds)),
+    lowest: round(Math.min(...rounds)),
+    highest: round(Math.max(...rounds)),
+  };
 }
 
 /** Four digits are more than any of this is worth; JSON with more would only look exact. */

@@ -55,7 +55,8 @@ export async function inWorld<T>(options: WorldOptions, use: (world: World) => P
   } finally {
     const failures: unknown[] = [];
     for (const stop of stops.reverse()) await stop().catch((error: unknown) => failures.push(error));
-    if (failures.length > 0) options.say(`not all of it could be stopped: ${failures.map(String).join('; ')}`);
+    if (failures.length > 0)
+      options.say(`not all of it could be stopped: ${failures.map(String).join('; ')}`);
   }
 }
 
@@ -85,6 +86,7 @@ async function build(options: WorldOptions, stops: Stop[]): Promise<World> {
   const env = (side: SideName): NodeJS.ProcessEnv => ({
     ...ownEnvironment(process.env),
     ...(options.workerPreload === undefined ? {} : { NODE_OPTIONS: `--import=${options.workerPreload}` }),
+    BENCH_PROFILES: profilesFolder(dataDir),
     DATABASE_URL: databaseUrl,
     TEMPORAL_ADDRESS: temporal.address,
     TEMPORAL_NAMESPACE: NAMESPACE,
@@ -157,6 +159,11 @@ async function startServers(options: WorldOptions, dataDir: string, stops: Stop[
 export function ownEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   const foreign = /^(DATABASE_URL|TEMPORAL_.*|HOLDFAST_.*|OPENAI_API_KEY|ANTHROPIC_API_KEY|NODE_OPTIONS)$/;
   return Object.fromEntries(Object.entries(env).filter(([name]) => !foreign.test(name)));
+}
+
+/** Where `workerPreload` may leave what it has seen. */
+export function profilesFolder(dataDir: string): string {
+  return join(dataDir, 'profiles');
 }
 
 function withDatabase(url: string, database: string): string {

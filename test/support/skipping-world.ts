@@ -83,12 +83,18 @@ const MOVABLE_CLOCK = `
     'select pg_catalog.clock_timestamp() + (select by_ms from test_clock.shift) * interval ''1 millisecond''';
   grant usage on schema test_clock to holdfast_app;
   grant select on test_clock.shift to holdfast_app;
-  alter table holdfast.effects alter created_at set default test_clock.clock_timestamp();
   do $$
-  declare f regprocedure;
+  declare
+    f regprocedure;
+    c record;
   begin
     for f in select oid from pg_proc where pronamespace = 'holdfast'::regnamespace and prosecdef loop
       execute format('alter function %s set search_path = test_clock, pg_catalog, holdfast, pg_temp', f);
+    end loop;
+    for c in select table_name, column_name from information_schema.columns
+              where table_schema = 'holdfast' and column_default in ('now()', 'clock_timestamp()') loop
+      execute format('alter table holdfast.%I alter %I set default test_clock.clock_timestamp()',
+                     c.table_name, c.column_name);
     end loop;
   end $$`;
 
