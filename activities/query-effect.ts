@@ -29,7 +29,7 @@ export function createQueryEffect(deps: ActivityDeps) {
       const answer = answerOf(await probe(deps, scope, begun));
       await deps.reach('query.after_probe');
       const standing = await orRefused(() =>
-        untilLedgerAnswers(scope, deps.log, () => recordQuery(deps.db, scope, input, answer)),
+        untilLedgerAnswers(scope, deps.log, () => recordQuery(deps.db, scope, begun, answer)),
       );
       await deps.reach('query.after_record');
       return standing;

@@ -76,7 +76,7 @@ type Claimed =
       readonly claim: ClaimedModelCall;
       readonly transcript: readonly StoredMessage[];
     }
-  | Exclude<ThinkAnswer, { kind: 'late' | 'failed' | 'agent_unavailable' }>;
+  | Exclude<ThinkAnswer, { kind: 'failed' | 'agent_unavailable' }>;
 
 async function claimWithTranscript(
   deps: ActivityDeps,

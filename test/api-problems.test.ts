@@ -4,7 +4,7 @@ import { decodeCursor, encodeCursor } from '../api/cursor.js';
 import { knownError } from '../api/problems.js';
 import { ERRORS, HoldfastError, problemOf } from '../shared/domain/errors.js';
 import type { ErrorCode } from '../shared/domain/errors.js';
-import { ID_PREFIXES, idOfUuid, isId, RunId } from '../shared/domain/ids.js';
+import { ID_PREFIXES, idOfUuid, idSchema, isId } from '../shared/domain/ids.js';
 import type { IdPrefix } from '../shared/domain/ids.js';
 import { newId } from '../shared/ledger/new-id.js';
 
@@ -59,7 +59,7 @@ describe('an id', () => {
     ['run_'], ['run_1'], [`run_${'0'.repeat(31)}`], [`run_${'0'.repeat(33)}`], [`run_${'A'.repeat(32)}`],
     [`run_${'g'.repeat(32)}`], [`run_${'0'.repeat(32)}\n`], [`job_${'0'.repeat(32)}`], [` run_${'0'.repeat(32)}`],
   ])('is not %j', (text) => {
-    expect([isId('run', text), RunId.safeParse(text).success]).toStrictEqual([false, false]);
+    expect([isId('run', text), idSchema('run').safeParse(text).success]).toStrictEqual([false, false]);
   });
 
   test('names the same thing as its UUID, and nothing else is one', () => {

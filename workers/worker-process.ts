@@ -1,6 +1,6 @@
 import { dirname, join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
-import { NativeConnection, Runtime } from '@temporalio/worker';
+import { DefaultLogger, NativeConnection, Runtime } from '@temporalio/worker';
 import type { Pool } from 'pg';
 import { noFaults, type ReachFaultPoint } from '../activities/fault-points.js';
 import { modelOverrideFromEnv } from '../activities/models/profile-from-env.js';
@@ -13,7 +13,7 @@ import { checkDurability, LedgerSchemaError } from '../shared/ledger/migrate.js'
 import { announceReady, untilAskedToStop } from '../shared/process/child.js';
 import { type ConnectedConfig, readConfig, requireServers } from '../shared/process/config.js';
 import { StartError } from '../shared/process/exit.js';
-import { createLogger } from '../shared/process/log.js';
+import { createLogger, type Logger } from '../shared/process/log.js';
 import { bundleWorkflows } from './bundle-workflows.js';
 import { createRunWorker } from './create-worker.js';
 import { listen } from './listen.js';
@@ -43,7 +43,7 @@ export interface WorkerProcessOptions {
 export async function runWorkerProcess({ env, reach = noFaults }: WorkerProcessOptions): Promise<void> {
   const config = requireServers(readConfig(env));
   const log = createLogger({ name: 'worker', level: config.logLevel });
-  quietRuntime();
+  installRuntime(log);
   const db = createLedgerPool({
     databaseUrl: config.databaseUrl,
     max: POOL_MAX,
@@ -167,10 +167,13 @@ function unreachable(address: string, error: unknown): StartError {
   );
 }
 
-/** Temporal's own log lines would stand between ours without our redaction. */
-function quietRuntime(): void {
-  Runtime.install({
-    logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {}, log() {} },
-    shutdownSignals: [],
+/**
+ * Temporal's own warnings as our log lines: JSON, redacted. Anything less is noise of its core. Its signal handlers
+ * are off, since the process stops in our order.
+ */
+function installRuntime(log: Logger): void {
+  const logger = new DefaultLogger('WARN', ({ level, message, meta }) => {
+    log[level === 'ERROR' ? 'error' : 'warn']({ temporal: { ...meta } }, message);
   });
+  Runtime.install({ logger, shutdownSignals: [] });
 }

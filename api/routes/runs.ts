@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { JobId, RunId } from '../../shared/domain/ids.js';
+import { idSchema } from '../../shared/domain/ids.js';
 import { RUN_STATES } from '../../shared/domain/run-machine.js';
 import { listRuns } from '../../shared/ledger/reads/list-runs.js';
 import { readRun } from '../../shared/ledger/reads/read-run.js';
@@ -29,7 +29,7 @@ export const listRunsRoute = defineRoute(
         .string()
         .regex(/^[ -~]{1,64}$/, { error: 'must be 1 to 64 printable ASCII characters' })
         .optional(),
-      job_id: JobId.optional(),
+      job_id: idSchema('job').optional(),
       created_after: Instant.optional().meta({ description: 'Admitted after this instant.' }),
       created_before: Instant.optional().meta({ description: 'Admitted before this instant.' }),
       ...PageQuery,
@@ -46,7 +46,7 @@ export const listRunsRoute = defineRoute(
       createdBefore: query.created_before ?? null,
     };
     const scope = { list: 'runs', tenant: identity.tenantId, ...filters };
-    const before = query.cursor === undefined ? null : decodeCursor(scope, query.cursor, RunId);
+    const before = query.cursor === undefined ? null : decodeCursor(scope, query.cursor, idSchema('run'));
     const runs = await listRuns(pool, identity.tenantId, filters, { before, limit: query.limit });
     const last = runs.length < query.limit ? undefined : runs.at(-1);
     const next = last === undefined ? null : encodeCursor(scope, last.run_id);

@@ -47,19 +47,8 @@ export function idOfUuid(prefix: IdPrefix, uuid: string): string {
   return id;
 }
 
-function idSchema(prefix: IdPrefix): z.ZodString {
+/** The schema of an id of this kind, with an error that says what one looks like. */
+export function idSchema(prefix: IdPrefix): z.ZodString {
   const what = `must be the id of a ${ID_PREFIXES[prefix]}: ${prefix}_ and 32 lower-case hex digits`;
   return z.string().regex(idPattern(prefix), { error: what });
 }
-
-export const RequestId = idSchema('req');
-export const JobId = idSchema('job');
-export const ThreadId = idSchema('thr');
-export const RunId = idSchema('run');
-export const EffectId = idSchema('eff');
-export const AttemptId = idSchema('att');
-export const InterruptId = idSchema('int');
-export const CommandId = idSchema('cmd');
-export const CheckpointId = idSchema('ckp');
-export const WorkspaceId = idSchema('wsp');
-export const ModelCallId = idSchema('mdl');

@@ -13,7 +13,7 @@ import {
 } from './json-rules.js';
 
 export { checkJsonValue } from './check-json-value.js';
-export { JSON_BYTES_MAX, JSON_DEPTH_MAX, STRICT_JSON_CODES } from './json-rules.js';
+export { JSON_DEPTH_MAX, STRICT_JSON_CODES } from './json-rules.js';
 export type { JsonLimits, StrictJsonCode, StrictJsonResult } from './json-rules.js';
 
 /**

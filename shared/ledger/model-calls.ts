@@ -49,7 +49,8 @@ const CLAIM = {
 /**
  * Commits the trail and opens the next attempt of a model call, or answers with the response that is there.
  *
- * Call it again with the same `attemptId` when the acknowledgement was lost: the attempt is opened once.
+ * Call it again with the same `attemptId` when the acknowledgement was lost: the attempt is opened once, and `late`
+ * says that another one holds the call by now.
  *
  * @throws a refusal: `run_ended`, `unknown_execution`, `lost_ownership`, `out_of_step`
  */
@@ -63,7 +64,7 @@ export async function claimModelCall(
     readonly worker: string;
     readonly knownStep: number;
   },
-): Promise<ClaimedModelCall | AnsweredModelCall | Held | { readonly kind: 'exhausted' }> {
+): Promise<ClaimedModelCall | AnsweredModelCall | Held | { readonly kind: 'exhausted' | 'late' }> {
   const a = await callFunction(db, CLAIM, [
     speaker.runId,
     speaker.execution,
@@ -91,7 +92,7 @@ export async function claimModelCall(
         messages: a['messages'] as StoredMessage[],
       };
     default:
-      return a as unknown as Held | { kind: 'exhausted' };
+      return a as unknown as Held | { kind: 'exhausted' | 'late' };
   }
 }
 

@@ -14,6 +14,10 @@ export interface QueryClaim {
   readonly arguments: string;
   readonly idempotencyKey: string;
   readonly toolSeconds: number;
+  /** Number of the question in the effect's series. */
+  readonly query: number;
+  /** When the question was opened, by the database's clock; an answer is as old as its question. */
+  readonly askedAt: string;
 }
 
 const BEGIN = {
@@ -50,6 +54,8 @@ export async function beginQuery(
     arguments: a['arguments'] as string,
     idempotencyKey: a['idempotency_key'] as string,
     toolSeconds: a['tool_seconds'] as number,
+    query: a['query'] as number,
+    askedAt: a['asked_at'] as string,
   };
 }
 
@@ -70,19 +76,22 @@ const RECORD = {
   text: 'select holdfast.record_query($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as answer',
 };
 
-/** Stores the answer and settles the effect when the series allows it; the standing says what comes next. */
+/**
+ * Stores the answer to a question and settles the effect when the series allows it; the standing says what comes next.
+ * Safe to repeat: the answer is counted once.
+ */
 export async function recordQuery(
   db: Db,
   speaker: Speaker,
-  place: CallPlace,
+  question: Pick<QueryClaim, 'effectId' | 'query' | 'askedAt'>,
   answer: QueryAnswer,
 ): Promise<EffectStanding> {
   const a = await callFunction(db, RECORD, [
     speaker.runId,
     speaker.execution,
-    place.turn,
-    place.step,
-    place.slot,
+    question.effectId,
+    question.query,
+    question.askedAt,
     answer.answer,
     answer.reason?.slice(0, 200) ?? null,
     answer.reference?.slice(0, 1_000) ?? null,

@@ -22,10 +22,13 @@ export function refusalOf(error: unknown): Refusal | undefined {
   return code !== undefined && code in REFUSALS ? REFUSALS[code as keyof typeof REFUSALS] : undefined;
 }
 
-/** The SQLSTATE that Postgres answered with, or undefined when it did not answer. */
+/**
+ * The SQLSTATE that Postgres answered with, or undefined when it did not answer. Every SQLSTATE has a digit, and the
+ * system's own `EPIPE` has none.
+ */
 export function sqlStateOf(error: unknown): string | undefined {
   if (typeof error !== 'object' || error === null || !('code' in error)) return undefined;
-  return typeof error.code === 'string' && /^[0-9A-Z]{5}$/.test(error.code) ? error.code : undefined;
+  return typeof error.code === 'string' && /^(?=.*\d)[0-9A-Z]{5}$/.test(error.code) ? error.code : undefined;
 }
 
 /** Classes of SQLSTATE that speak of the server's health, not of the call: the same call may do later. */

@@ -111,8 +111,7 @@ export class LedgerCall {
     changes: Partial<QueryAnswer> = {},
     execution?: string,
   ): Promise<EffectStanding> {
-    void query;
-    return await recordQuery(this.#db, this.#speaker(execution), this.place, {
+    return await recordQuery(this.#db, this.#speaker(execution), query, {
       ...queryAnswerOf(answer),
       ...changes,
     });

@@ -121,7 +121,7 @@ create table holdfast.runs (
 
   constraint ended_at_iff_terminal
     check ((state in ('completed', 'compensated', 'failed', 'cancelled')) = (ended_at is not null)),
-  constraint owner_iff_epoch check ((epoch = 0) = (owner_execution is null) or state = 'failed' or ended_at is not null)
+  constraint owner_iff_epoch check ((epoch = 0) = (owner_execution is null))
 ) with (fillfactor = 60);
 create index runs_by_tenant on holdfast.runs (tenant_id, run_id desc);
 create index runs_by_job on holdfast.runs (job_id);
@@ -167,7 +167,8 @@ create table holdfast.transitions (
   digest      text        not null check (digest ~ '^[0-9a-f]{64}$'),
   primary key (run_id, seq),
   foreign key (region, from_state, to_state) references holdfast.legal_transitions,
-  constraint first_is_the_admission check ((seq = 1) = (from_state is null)),
+  constraint first_is_the_admission check (
+    (seq = 1) = (from_state is null) and (seq = 1) = (to_state = 'admitted') and (seq > 1 or region = 'run')),
   constraint chain_starts_once check ((seq = 1) = (prev_digest = ''))
 );
 

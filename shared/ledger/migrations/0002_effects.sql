@@ -22,7 +22,8 @@ create table holdfast.model_calls (
   created_at     timestamptz not null default now(),
   answered_at    timestamptz,
   primary key (run_id, turn, step),
-  constraint answered_iff_response check ((state = 'answered') = (response is not null and plan is not null)),
+  constraint answered_iff_response check (
+    (state = 'answered') = (response is not null) and (state = 'answered') = (plan is not null)),
   constraint answered_iff_time check ((state = 'answered') = (answered_at is not null))
 ) with (fillfactor = 70);
 
@@ -152,7 +153,9 @@ create table holdfast.receipts (
   content_type text        check (char_length(content_type) <= 200),
   truncated    boolean     not null,
   recorded_at  timestamptz not null default clock_timestamp(),
-  constraint response_has_its_attempt check ((source in ('response', 'late_receipt')) = (attempt_id is not null))
+  constraint response_has_its_attempt check ((source in ('response', 'late_receipt')) = (attempt_id is not null)),
+  -- What an attempt reports in time settles by itself; everything else is a reconciliation.
+  constraint status_iff_source check ((status in ('succeeded', 'rejected')) = (source = 'response'))
 );
 
 -- Evidence, never authority (SPEC 3.4): an answer that came after its attempt had lost the right to settle.
@@ -209,28 +212,23 @@ begin
     using errcode = 'restrict_violation';
 end $$;
 
-create trigger append_only before update or delete on holdfast.transitions
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.run_events
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.messages
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.retries
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.receipts
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.late_receipts
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.status_queries
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.reconciliations
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.run_executions
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.api_requests
-  for each row execute function holdfast.refuse_change();
-create trigger append_only before update or delete on holdfast.agent_versions
-  for each row execute function holdfast.refuse_change();
+do $$
+declare
+  v_table text;
+begin
+  foreach v_table in array array['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts',
+    'status_queries', 'reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'legal_transitions'] loop
+    execute format('create trigger append_only before update or delete on holdfast.%I
+      for each row execute function holdfast.refuse_change()', v_table);
+    -- Row triggers do not see a truncate.
+    execute format('create trigger never_emptied before truncate on holdfast.%I
+      for each statement execute function holdfast.refuse_change()', v_table);
+  end loop;
+end $$;
+
+-- A settled effect stays as it was settled: what became of the outside world is never rewritten (SPEC 3.3).
+create trigger settled_for_good before update on holdfast.effects
+  for each row when (old.settled_at is not null) execute function holdfast.refuse_change();
 
 -- Terminal states absorb, and no run ends over an effect nobody has settled: the database refuses it too (SPEC 2).
 create function holdfast.guard_run() returns trigger language plpgsql as $$

@@ -54,8 +54,7 @@ begin
       r.ended_at := v_at;
       r := holdfast.settle_lost_reads(r);
       -- What never left is withdrawn with the run; what may have left stops the end (guard_run).
-      update holdfast.effects set state = 'withdrawn', settled_at = v_at
-       where run_id = r.run_id and state = 'intended';
+      r := holdfast.close_intended(r, 'withdrawn');
     end if;
   else
     r.control := p_to;
@@ -65,17 +64,40 @@ begin
     'state_version', r.state_version, 'epoch', r.epoch));
 end $$;
 
--- A read commits nothing, so an answer that never came leaves nothing to reconcile (SPEC 3.3).
-create function holdfast.settle_lost_reads(r holdfast.runs) returns holdfast.runs language plpgsql as $$
+-- A read commits nothing, so an answer that never came leaves nothing to reconcile (SPEC 3.3). Of one effect, or of all
+-- that the run has left.
+create function holdfast.settle_lost_reads(r holdfast.runs, p_effect text default null) returns holdfast.runs
+language plpgsql as $$
+declare
+  e holdfast.effects;
 begin
-  insert into holdfast.reconciliations (effect_id, tenant_id, run_id, decided, source, evidence, actor_id, note)
-    select effect_id, tenant_id, run_id, 'not_committed', 'class', '{}'::jsonb, 'holdfast:ledger',
-           'The effect class is read: nothing outside can have changed.'
-      from holdfast.effects
-     where run_id = r.run_id and state = 'unknown' and effect_class = 'read' order by effect_id;
-  update holdfast.effects set state = 'not_committed', settled_at = clock_timestamp(), unknown_at = null,
-         reconciliation_owner = null, reconciliation_deadline_at = null
-   where run_id = r.run_id and state = 'unknown' and effect_class = 'read';
+  for e in update holdfast.effects set state = 'not_committed', settled_at = clock_timestamp(), unknown_at = null,
+                  reconciliation_owner = null, reconciliation_deadline_at = null
+            where run_id = r.run_id and state = 'unknown' and effect_class = 'read'
+              and effect_id = coalesce(p_effect, effect_id)
+           returning * loop
+    insert into holdfast.reconciliations (effect_id, tenant_id, run_id, decided, source, evidence, actor_id, note)
+      values (e.effect_id, e.tenant_id, e.run_id, 'not_committed', 'class', '{}'::jsonb, 'holdfast:ledger',
+              'The effect class is read: nothing outside can have changed.');
+    r := holdfast.append_event(r, 'effect.settled', jsonb_build_object(
+      'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step, 'slot', e.slot,
+      'state', 'not_committed', 'source', 'class'));
+  end loop;
+  return r;
+end $$;
+
+-- Ends effects that were never dispatched, or gave proof that they did nothing: one, or all that the run has left.
+create function holdfast.close_intended(r holdfast.runs, p_state text, p_effect text default null) returns holdfast.runs
+language plpgsql as $$
+declare
+  e holdfast.effects;
+begin
+  for e in update holdfast.effects set state = p_state, settled_at = clock_timestamp()
+            where run_id = r.run_id and state = 'intended' and effect_id = coalesce(p_effect, effect_id)
+           returning * loop
+    r := holdfast.append_event(r, 'effect.closed', jsonb_build_object(
+      'effect_id', e.effect_id, 'tool', e.tool, 'step', e.step, 'slot', e.slot, 'state', p_state));
+  end loop;
   return r;
 end $$;
 
@@ -205,7 +227,7 @@ begin
     'retry_after_seconds', (p ->> 'retryAfterSeconds')::bigint)));
 end $$;
 
--- The one door for a commit of the run's workflow: locks the row, checks the fence, applies the trail.
+-- The one door for a commit of the run's workflow: locks the row, checks the fence, applies the trail (null for none).
 -- The first execution of an admitted run takes over by coming first; every other one through take_over.
 create function holdfast.open_run(p_run text, p_execution text, p_from bigint, p_trail jsonb)
 returns holdfast.runs language plpgsql as $$
@@ -230,7 +252,7 @@ begin
   elsif r.ended_at is not null and r.trail_position < p_from - 1 + jsonb_array_length(p_trail) then
     raise exception 'run_ended: % ended as %', p_run, r.state using errcode = 'HF002';
   end if;
-  return holdfast.apply_trail(r, p_from, p_trail);
+  return case when p_trail is null then r else holdfast.apply_trail(r, p_from, p_trail) end;
 end $$;
 
 -- A wait or an end flushes what is left.

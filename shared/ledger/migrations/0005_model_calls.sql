@@ -27,6 +27,7 @@ declare
   r holdfast.runs := holdfast.open_run(p_run, p_execution, p_from, p_trail);
   m holdfast.model_calls;
   v_answer jsonb;
+  v_attempt integer;
 begin
   if r.state <> 'running' then
     raise exception 'out_of_step: % is %, and calls no model', p_run, r.state using errcode = 'HF005';
@@ -56,7 +57,13 @@ begin
     r.step := p_step;
     r.model_calls := r.model_calls + 1;
   end if;
-  if not exists (select from holdfast.model_attempts where attempt_id = p_attempt_id) then
+  select attempt into v_attempt from holdfast.model_attempts where attempt_id = p_attempt_id;
+  if v_attempt <> m.attempts then
+    -- The claim's acknowledgement was lost, and another attempt holds the call by now.
+    perform holdfast.save_run(r);
+    return jsonb_build_object('kind', 'late');
+  end if;
+  if v_attempt is null then
     update holdfast.model_attempts set outcome = 'lost', reason = 'worker_lost', ended_at = clock_timestamp()
      where run_id = p_run and turn = p_turn and step = p_step and ended_at is null;
     if found then m.lost_attempts := m.lost_attempts + 1; end if;
@@ -92,7 +99,8 @@ end $$;
 -- Whether an attempt still has the right to speak for the call.
 create function holdfast.holds_model_call(r holdfast.runs, p_execution text, m holdfast.model_calls, p_attempt integer)
 returns boolean language sql immutable as $$
-  select r.ended_at is null and r.owner_execution = p_execution and m.state = 'calling' and m.attempts = p_attempt
+  select coalesce(
+    r.ended_at is null and r.owner_execution = p_execution and m.state = 'calling' and m.attempts = p_attempt, false)
 $$;
 
 -- Ends an attempt and counts what it cost, whether or not it still holds the call: spend recorded is spend incurred.
@@ -127,11 +135,12 @@ declare
 begin
   select * into r from holdfast.runs where run_id = p_run for update;
   select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
-  if m.state = 'answered' and m.attempts = p_attempt then
-    return holdfast.response_summary(m) || jsonb_build_object('state', r.state);
-  end if;
   r := holdfast.end_model_attempt(r, p_attempt_id, 'answered', null, null, p_summary ->> 'requestId',
     (p_summary #>> '{usage,inputTokens}')::bigint, (p_summary #>> '{usage,outputTokens}')::bigint);
+  if m.state = 'answered' and m.attempts = p_attempt then
+    perform holdfast.save_run(r);
+    return holdfast.response_summary(m) || jsonb_build_object('state', r.state);
+  end if;
   if not holdfast.holds_model_call(r, p_execution, m, p_attempt) then
     perform holdfast.save_run(r);
     return jsonb_build_object('kind', 'late');

@@ -15,14 +15,39 @@ returns text language sql immutable as $$
   select p_run || ':t' || p_turn || ':s' || p_step || ':c' || p_slot || case when p_redo > 0 then ':r' || p_redo else '' end
 $$;
 
+-- Whether an ended attempt of the effect may have been carried out, for all anybody knows. A read carries nothing out.
+create function holdfast.may_have_happened(e holdfast.effects) returns boolean language sql stable as $$
+  select e.effect_class <> 'read' and exists (
+    select from holdfast.attempts a
+     where a.effect_id = e.effect_id and a.outcome in ('unknown', 'lost', 'in_progress')
+       and not exists (select from holdfast.late_receipts l
+                        where l.attempt_id = a.attempt_id and l.outcome in ('rejected', 'not_sent', 'throttled')))
+$$;
+
+-- The late receipt that settles an unknown effect, or no row. A late success proves itself. A late refusal, or proof
+-- that nothing left, speaks for its own attempt alone: it settles only when no other attempt is in doubt.
+create function holdfast.settling_receipt(e holdfast.effects) returns setof holdfast.late_receipts
+language sql stable as $$
+  select * from holdfast.late_receipts l
+   where l.effect_id = e.effect_id
+     and (l.outcome = 'succeeded'
+          or l.outcome in ('rejected', 'not_sent', 'throttled') and not holdfast.may_have_happened(e))
+   order by l.outcome = 'succeeded' desc, l.recorded_at limit 1
+$$;
+
+-- Whether the model has been told what became of the call.
+create function holdfast.has_result(p_run text, p_turn integer, p_step integer, p_slot integer)
+returns boolean language sql stable as $$
+  select exists (select from holdfast.messages
+                  where run_id = p_run and turn = p_turn and step = p_step and position = p_slot + 2)
+$$;
+
 -- What settles an unknown outcome whose key is not sent again (SPEC 3.6): evidence, then the target's word, then a person.
 create function holdfast.next_to_settle(e holdfast.effects) returns text language plpgsql stable as $$
 declare
   v_queries integer;
 begin
-  if exists (select from holdfast.late_receipts where effect_id = e.effect_id and outcome in ('succeeded', 'rejected')) then
-    return 'late_receipt';
-  end if;
+  if exists (select from holdfast.settling_receipt(e)) then return 'late_receipt'; end if;
   -- Something else stands under our key: neither a resend nor a query by that key can say what became of ours.
   if (select coalesce(reason, '') in ('key_conflict', 'http_409') from holdfast.attempts
        where effect_id = e.effect_id order by attempt desc limit 1) then
@@ -53,6 +78,8 @@ begin
   if v_in_series
      and clock_timestamp() < e.first_dispatched_at + make_interval(secs => (e.policy #>> '{keyed,windowSeconds}')::int)
      and e.resends < (e.policy #>> '{keyed,resendsMax}')::int
+     -- Refused while an earlier attempt is in doubt: the same request would only be refused again.
+     and v_last.outcome <> 'rejected'
      and coalesce(v_last.reason, '') not in ('key_conflict', 'http_409')
      and not ((e.policy #>> '{keyed,keepsServerErrors}')::boolean and v_last.reason like 'http\_5%') then
     return 'resend';
@@ -76,7 +103,8 @@ begin
       when e.state = 'unknown' then holdfast.next_for_unknown(e)
       when e.state <> 'not_committed' then null
       when r.contract #>> '{reconciliation,after_not_committed}' = 'redo'
-        and e.redo >= (r.contract #>> '{reconciliation,redos_max}')::int then 'tell_model'
+        and (e.redo >= (r.contract #>> '{reconciliation,redos_max}')::int
+             or holdfast.has_result(e.run_id, e.turn, e.step, e.slot)) then 'tell_model'
       else r.contract #>> '{reconciliation,after_not_committed}' end,
     'on_exhausted', r.contract #>> '{retry,on_exhausted}',
     'retry_after_max_ms', (r.contract #>> '{retry,retry_after_seconds_max}')::bigint * 1000,
@@ -133,13 +161,15 @@ declare
   e holdfast.effects;
   v_plan jsonb;
   v_resend boolean;
-  v_lost boolean;
+  v_uncounted boolean;
 begin
   if r.state not in ('running', 'compensating') then
     raise exception 'out_of_step: % is %, and dispatches nothing', p_run, r.state using errcode = 'HF005';
   end if;
   e := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
-  if e.effect_id is null or (e.redo < p_redo and e.state = 'not_committed') then
+  -- A call whose result the model has read is over: a redo of it would have a second one.
+  if e.effect_id is null or (e.redo < p_redo and e.state = 'not_committed'
+       and not holdfast.has_result(p_run, p_turn, p_step, p_slot)) then
     select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
     v_plan := m.plan -> p_slot;
     if v_plan is null or v_plan ->> 'kind' <> 'planned' then
@@ -162,7 +192,8 @@ begin
     return holdfast.claimed(r, e, p_attempt_id);
   end if;
   v_resend := e.state = 'unknown' and holdfast.next_for_unknown(e) = 'resend';
-  if not (e.state = 'intended' or v_resend) then
+  -- An attempt that was opened and has ended is over, whatever became of its claim's acknowledgement.
+  if not (e.state = 'intended' or v_resend) or exists (select from holdfast.attempts where attempt_id = p_attempt_id) then
     perform holdfast.save_run(r);
     return holdfast.effect_standing(r, e);
   end if;
@@ -182,11 +213,15 @@ begin
     return jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock');
   end if;
 
-  v_lost := v_resend and exists (select from holdfast.attempts
-                where effect_id = e.effect_id and attempt = e.attempts and outcome = 'lost');
+  -- What follows a lost worker, or an attempt that did nothing, is no further use of the bounded count.
+  v_uncounted := exists (select from holdfast.attempts where effect_id = e.effect_id and attempt = e.attempts
+                            and outcome in ('lost', 'not_sent', 'throttled'));
   update holdfast.effects set
     state = 'dispatching', fencing_token = fencing_token + 1, attempts = attempts + 1,
-    resends = resends + (v_resend and not v_lost)::int,
+    resends = resends + (v_resend and not v_uncounted)::int,
+    -- Written down with the first attempt: what waited for a person or a resume has its whole series still.
+    series_deadline_at = case when attempts > 0 then series_deadline_at
+      else clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int) end,
     first_dispatched_at = coalesce(first_dispatched_at, clock_timestamp()), last_dispatched_at = clock_timestamp(),
     unknown_at = null, reconciliation_owner = null, reconciliation_deadline_at = null
    where effect_id = e.effect_id returning * into e;
@@ -223,6 +258,7 @@ declare
   a holdfast.attempts;
   e holdfast.effects;
   r holdfast.runs;
+  v_result text;
 begin
   select * into a from holdfast.attempts where attempt_id = p_attempt_id;
   if not found then
@@ -234,7 +270,10 @@ begin
 
   if e.state = 'dispatching' and e.fencing_token = p_fencing_token and a.fencing_token = p_fencing_token
      and r.owner_execution = p_execution and r.ended_at is null then
-    case p_outcome
+    -- Only a success speaks for the effect. A refusal, or proof that nothing left, speaks for this attempt: while an
+    -- earlier one may have been carried out, the effect stays unknown, or it would be forgotten.
+    v_result := case when p_outcome <> 'succeeded' and holdfast.may_have_happened(e) then 'unknown' else p_outcome end;
+    case v_result
       when 'succeeded', 'rejected' then
         r := holdfast.write_receipt(r, e, p_attempt_id, p_outcome, 'response', p_reference, p_target_status, p_body,
                p_body_sha256, p_content_type, p_truncated, p_result_text);
@@ -249,7 +288,8 @@ begin
           'effect_id', e.effect_id, 'tool', e.tool, 'step', e.step, 'slot', e.slot, 'outcome', p_outcome,
           'reason', p_reason));
       else
-        r := holdfast.lose_effect(r, e, p_outcome, p_reason, p_retry_after_ms, p_body, p_content_type);
+        r := holdfast.lose_effect(r, e, p_outcome, coalesce(p_reason, p_target_status), p_retry_after_ms, p_body,
+                                  p_content_type);
     end case;
     perform holdfast.save_run(r);
   elsif a.outcome is distinct from p_outcome then
@@ -339,17 +379,15 @@ begin
   end if;
   select * into e from holdfast.effects where effect_id = e.effect_id for update;
   if e.state = 'unknown' and e.effect_class = 'read' then
-    r := holdfast.settle_lost_reads(r);
+    r := holdfast.settle_lost_reads(r, e.effect_id);
     select * into e from holdfast.effects where effect_id = e.effect_id;
   end if;
   if e.state = 'intended' then
-    update holdfast.effects set state = p_state, settled_at = clock_timestamp() where effect_id = e.effect_id
-      returning * into e;
-    r := holdfast.append_event(r, 'effect.closed', jsonb_build_object(
-      'effect_id', e.effect_id, 'tool', e.tool, 'step', e.step, 'slot', e.slot, 'state', p_state));
+    r := holdfast.close_intended(r, p_state, e.effect_id);
+    select * into e from holdfast.effects where effect_id = e.effect_id;
   end if;
-  if e.state in ('denied', 'withdrawn', 'superseded', 'not_committed') and not exists (
-       select from holdfast.messages where run_id = p_run and turn = p_turn and step = p_step and position = p_slot + 2) then
+  if e.state in ('denied', 'withdrawn', 'superseded', 'not_committed')
+     and not holdfast.has_result(p_run, p_turn, p_step, p_slot) then
     r := holdfast.write_result(r, p_turn, p_step, p_slot, jsonb_build_object(
       'callId', e.call_id, 'toolName', e.tool, 'text', p_result_text, 'isError', true));
   end if;

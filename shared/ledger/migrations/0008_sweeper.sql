@@ -8,9 +8,10 @@ language sql stable security definer set search_path = holdfast, pg_temp as $$
   select run_id, owner_execution, epoch, state from holdfast.runs
    where ended_at is null
      and (start_confirmed_at is not null or state <> 'admitted')
-     -- Swept already and waiting for a person: nothing to compare.
+     -- Swept already and waiting for a person: nothing to compare, unless evidence came that settles it.
      and not (owner_execution = 'sweeper' and exists (
-       select from holdfast.effects e where e.run_id = runs.run_id and e.state = 'unknown'))
+       select from holdfast.effects e where e.run_id = runs.run_id and e.state = 'unknown'
+          and not exists (select from holdfast.settling_receipt(e))))
      and updated_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
    order by swept_at limit p_limit
 $$;
@@ -24,8 +25,8 @@ $$;
 create function holdfast.runs_with_late_evidence(p_limit integer) returns table (run_id text)
 language sql stable security definer set search_path = holdfast, pg_temp as $$
   select distinct e.run_id from holdfast.effects e
-    join holdfast.late_receipts l on l.effect_id = e.effect_id and l.outcome in ('succeeded', 'rejected')
-   where e.state = 'unknown' limit p_limit
+    join holdfast.runs r on r.run_id = e.run_id and r.owner_execution <> 'sweeper'
+   where e.state = 'unknown' and exists (select from holdfast.settling_receipt(e)) limit p_limit
 $$;
 
 -- Takes a run from an execution that Temporal says is over, and brings it to rest by lawful moves: to
@@ -36,6 +37,7 @@ returns jsonb language plpgsql security definer set search_path = holdfast, pg_t
 declare
   r holdfast.runs;
   v_actor constant text := 'holdfast:sweeper';
+  e holdfast.effects;
   v_unresolved boolean;
 begin
   select * into r from holdfast.runs where run_id = p_run for update;
@@ -46,6 +48,9 @@ begin
     r := holdfast.grant_ownership(r, 'sweeper', 'swept');
   end if;
   r := holdfast.settle_lost_reads(r);
+  for e in select * from holdfast.effects where run_id = p_run and state = 'unknown' order by effect_id for update loop
+    r := holdfast.settle_by_late_receipt(r, e);
+  end loop;
   v_unresolved := exists (select from holdfast.effects where run_id = p_run and state = 'unknown');
 
   if v_unresolved then
