@@ -11,6 +11,10 @@ export interface ComparePlan {
   readonly rounds: number;
   /** How long a block is meant to take. */
   readonly secondsABlock: number;
+  /** No further round begins after this time: on a busy machine there are fewer, and the figures say how many. */
+  readonly secondsALevel: number;
+  /** Runs of a block at least, as a multiple of those under way at once. */
+  readonly wavesMin: number;
   /** Runs under way at once, one table row for each. */
   readonly levels: readonly number[];
   readonly say: (line: string) => void;
@@ -46,8 +50,15 @@ export interface CommitFigures {
   readonly wal_bytes_per_step: number;
   readonly idle_per_second: number;
   readonly by_statement: Readonly<Record<string, { readonly per_run: number; readonly ms: number }>>;
-  /** Both counters over the same runs and everything around them; they should agree. */
-  readonly cross_check: { readonly pg_stat_database: number; readonly pg_stat_statements: number } | null;
+  /** The same transactions counted in three ways, over these runs and everything around them. */
+  readonly cross_check: {
+    /** Those that wrote. */
+    readonly transaction_ids: number;
+    /** What was asked, as the figures above count it. */
+    readonly statements: number;
+    /** With one more for each notification that each listening connection took in. */
+    readonly pg_stat_database: number;
+  } | null;
 }
 export interface HistoryFigures {
   readonly bytes_per_run: number;
@@ -69,7 +80,7 @@ export async function compare(world: World, sides: Sides, plan: ComparePlan): Pr
   const all: Record<SideName, Block[]> = { holdfast: [], bare: [] };
   for (const atOnce of plan.levels) {
     const runs = await sizeOfBlock(world, sides, atOnce, plan);
-    plan.say(`compare   ${plan.rounds} rounds of ${runs} runs a side, ${atOnce} at once`);
+    plan.say(`compare   up to ${plan.rounds} rounds of ${runs} runs a side, ${atOnce} at once`);
     const rounds = await playRounds(world, sides, { ...plan, runs, atOnce });
     levels.push(figuresOfLevel(atOnce, rounds));
     all.holdfast.push(...rounds.holdfast);
@@ -90,10 +101,13 @@ async function sizeOfBlock(world: World, sides: Sides, atOnce: number, plan: Com
     const { runs, seconds } = await measureBlock(world, side, first, plan.signal);
     rates.push(runs.length / seconds);
   }
-  // Two full waves at least: a block's beginning and end are not like its middle.
-  const [least, most] = [Math.max(3, 2 * atOnce), 400];
+  // More than a wave at least: a block's beginning and end are not like its middle.
+  const [least, most] = [Math.max(3, plan.wavesMin * atOnce), 400];
   return Math.min(most, Math.max(least, Math.round(Math.min(...rates) * plan.secondsABlock)));
 }
+
+/** One round with either side first, whatever the time. */
+const ROUNDS_MIN = 2;
 
 async function playRounds(
   world: World,
@@ -101,7 +115,9 @@ async function playRounds(
   plan: ComparePlan & { readonly runs: number; readonly atOnce: number },
 ): Promise<Record<SideName, Block[]>> {
   const blocks: Record<SideName, Block[]> = { holdfast: [], bare: [] };
-  for (let turn = 0; turn < plan.rounds; turn += 1) {
+  const from = performance.now();
+  const isLate = (): boolean => performance.now() - from > plan.secondsALevel * 1000;
+  for (let turn = 0; turn < plan.rounds && !(turn >= ROUNDS_MIN && isLate()); turn += 1) {
     const order = turn % 2 === 0 ? [sides.holdfast, sides.bare] : [sides.bare, sides.holdfast];
     for (const side of order) {
       const { runs, atOnce } = plan;

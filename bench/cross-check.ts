@@ -4,12 +4,13 @@ import { statementCounts } from './statements.js';
 import type { World } from './world.js';
 
 /**
- * Counts the same transactions in two ways, so that neither is believed alone. Postgres's own counter lags behind
- * while connections live, so at the end the worker is stopped and every other connection to the ledger is ended.
+ * Counts the same transactions in three ways, so that none is believed alone. `pg_stat_database` lags behind while
+ * connections live, so at the end the worker is stopped and every other connection to the ledger is ended; and it
+ * counts a transaction for each notification that each listening connection takes in.
  *
  * @returns what ends the counting; nothing can run in this world after it
  */
-export async function countTwice(world: World): Promise<() => Promise<CommitFigures['cross_check']>> {
+export async function countThrice(world: World): Promise<() => Promise<CommitFigures['cross_check']>> {
   const before = await read(world);
   return async () => {
     await world.workers.holdfast.stop();
@@ -23,19 +24,22 @@ export async function countTwice(world: World): Promise<() => Promise<CommitFigu
     if (!gone) return null;
     const after = await read(world);
     return {
+      transaction_ids: after.transaction_ids - before.transaction_ids,
+      statements: after.statements - before.statements,
       pg_stat_database: after.pg_stat_database - before.pg_stat_database,
-      pg_stat_statements: after.pg_stat_statements - before.pg_stat_statements,
     };
   };
 }
 
 async function read({ admin }: World) {
-  const { rows } = await admin.query<{ commits: string }>(
-    `select xact_commit as commits from pg_stat_database where datname = 'holdfast'`,
-  );
+  // Only what writes gets a transaction id.
+  const { rows } = await admin.query<{ ids: string; commits: string }>(`
+    select pg_snapshot_xmax(pg_current_snapshot())::text as ids, xact_commit as commits
+      from pg_stat_database where datname = 'holdfast'`);
   const statements = [...(await statementCounts(admin)).values()];
   return {
+    transaction_ids: Number(rows[0]?.ids),
+    statements: statements.reduce((all, { calls }) => all + calls, 0),
     pg_stat_database: Number(rows[0]?.commits),
-    pg_stat_statements: statements.reduce((all, { calls }) => all + calls, 0),
   };
 }

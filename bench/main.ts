@@ -1,7 +1,7 @@
 import { cpus, loadavg } from 'node:os';
 import { runMain, StartError } from '../shared/process/exit.js';
 import { compare } from './compare.js';
-import { countTwice } from './cross-check.js';
+import { countThrice } from './cross-check.js';
 import { measureIdle } from './idle.js';
 import { type BenchOptions, readOptions, USAGE } from './options.js';
 import { profile } from './profile.js';
@@ -66,12 +66,12 @@ async function measure(options: BenchOptions, talk: Talk): Promise<Results> {
 }
 
 async function measureRuns(options: BenchOptions, talk: Talk): Promise<Results> {
-  const { parts, rounds, secondsABlock, steps: toolCalls } = options;
+  const { parts, steps: toolCalls } = options;
   return await inWorld({ ...talk, lengths: [LOOP_CALLS, toolCalls] }, async (world) => {
-    const counted = await countTwice(world);
+    const counted = await countThrice(world);
     const measured = await withSides(world, async (sides) => ({
       comparison: parts.has('compare')
-        ? await compare(world, sides, { ...talk, rounds, secondsABlock, levels: [1, 20] })
+        ? await compare(world, sides, { ...options, ...talk, levels: [1, 20] })
         : null,
       steps: parts.has('steps') ? await measureSteps(world, sides.holdfast, { ...talk, toolCalls }) : null,
     }));

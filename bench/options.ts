@@ -8,6 +8,8 @@ export interface BenchOptions {
   readonly steps: number;
   readonly rounds: number;
   readonly secondsABlock: number;
+  readonly secondsALevel: number;
+  readonly wavesMin: number;
   /** The last line of standard output is one JSON object. */
   readonly json: boolean;
   readonly help: boolean;
@@ -20,15 +22,16 @@ export const USAGE = `Measures what the ledger costs: the work "agent-loop-5" on
   npm run bench [-- --json] [-- --quick] [-- --compare] [-- --steps [N]] [-- --idle] [-- --profile] [-- --rounds N]
 
   --json       end standard output with one JSON line of everything measured
-  --quick      fewer and shorter rounds, and a shorter long run: under a minute, and rough
+  --quick      fewer and shorter rounds, no long run: a first look in under a minute
   --compare    only runs a second, latency, processor time, commits and history beside bare Temporal
   --steps [N]  only the cost of a step in a run of N tool calls (200) beside a run of 5
   --idle       only the memory of an idle npm start
   --profile    only where the time goes: functions of the database, threads and code of both workers
-  --rounds N   blocks of each side at each level (4, or 2 with --quick)
+  --rounds N   blocks of each side at each level (3, or 2 with --quick)
 
-Without one of compare, steps and idle, all three are measured. It starts servers of its own and stops them. Figures of a busy
-machine are worth what their spread says; the ratios hold better, since both sides take turns.`;
+Without one of compare, steps, idle and profile, the first three are measured, in under three minutes. It starts
+servers of its own and stops them. Figures of a busy machine are worth what their spread says, and there are fewer
+rounds unless --rounds asks for them; the ratios hold better, since both sides take turns.`;
 
 /** @throws Error that says which argument is wrong and what is right */
 export function readOptions(args: readonly string[]): BenchOptions {
@@ -52,10 +55,12 @@ export function readOptions(args: readonly string[]): BenchOptions {
   const { quick, json, help } = values;
   const asked = PARTS.filter((part) => (part === 'steps' ? values.steps !== undefined : values[part]));
   return {
-    parts: new Set(asked.length > 0 ? asked : ['compare', 'steps', 'idle']),
+    parts: new Set(asked.length > 0 ? asked : quick ? ['compare', 'idle'] : ['compare', 'steps', 'idle']),
     steps: numberOf('--steps', values.steps || (quick ? '50' : '200'), 20, 900),
-    rounds: numberOf('--rounds', values.rounds ?? (quick ? '2' : '4'), 1, 100),
+    rounds: numberOf('--rounds', values.rounds ?? (quick ? '2' : '3'), 1, 100),
     secondsABlock: quick ? 2 : 6,
+    secondsALevel: values.rounds === undefined ? (quick ? 8 : 45) : Number.POSITIVE_INFINITY,
+    wavesMin: quick ? 1.5 : 3,
     ...{ json, help },
   };
 }

@@ -107,6 +107,7 @@ function comparisonLines({ levels, commits, history }: NonNullable<Results['comp
         String(ms),
       ]),
     ]).map((line) => `  ${line}`),
+    ...crossCheckLines(commits),
     '',
     'history in Temporal',
     ...align([
@@ -121,6 +122,15 @@ function comparisonLines({ levels, commits, history }: NonNullable<Results['comp
         ].map(String),
       ]),
     ]),
+  ];
+}
+
+function crossCheckLines({ cross_check }: CommitFigures): string[] {
+  if (cross_check === null) return [];
+  const { transaction_ids, statements, pg_stat_database } = cross_check;
+  return [
+    `over all of it ${statements} transactions were asked for and ${transaction_ids} wrote; pg_stat_database counts`,
+    `${pg_stat_database}, since each notification that a listening connection takes in is one more`,
   ];
 }
 

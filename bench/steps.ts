@@ -34,6 +34,7 @@ export interface StepFigures {
 
 /** Runs side by side: enough to keep the machine busy, few enough that each has its turn soon. */
 const AT_ONCE = 4;
+const SHORT_RUNS = 20;
 
 /**
  * What a step costs in a run of a few and in a run of many. The short runs come before and after the long ones, so
@@ -45,14 +46,13 @@ export async function measureSteps(
   options: { readonly toolCalls: number; readonly say: (line: string) => void; readonly signal: AbortSignal },
 ): Promise<StepFigures> {
   const { toolCalls, say, signal } = options;
-  const shortRuns = AT_ONCE * Math.max(2, Math.round(stepsOf(toolCalls) / stepsOf(LOOP_CALLS) / 2));
-  say(`steps     ${AT_ONCE} runs of ${toolCalls} tool calls between 2 times ${shortRuns} of ${LOOP_CALLS}`);
+  say(`steps     ${AT_ONCE} runs of ${toolCalls} tool calls between 2 times ${SHORT_RUNS} of ${LOOP_CALLS}`);
   const play = (runs: number, calls: number): Promise<Block> =>
     measureBlock(world, side, { runs, atOnce: AT_ONCE, toolCalls: calls }, signal);
   await play(AT_ONCE, LOOP_CALLS);
-  const before = await play(shortRuns, LOOP_CALLS);
+  const before = await play(SHORT_RUNS, LOOP_CALLS);
   const many = await play(AT_ONCE, toolCalls);
-  const after = await play(shortRuns, LOOP_CALLS);
+  const after = await play(SHORT_RUNS, LOOP_CALLS);
   const short = await costOf(world, [before, after], LOOP_CALLS);
   const long = await costOf(world, [many], toolCalls);
   return {

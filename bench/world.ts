@@ -75,8 +75,12 @@ async function build(options: WorldOptions, stops: Stop[]): Promise<World> {
 
   const launch = async (name: string, script: string, env: NodeJS.ProcessEnv): Promise<Child> => {
     const outputPath = join(dataDir, `${name}.out`);
-    const child = await startChild({ name, script, env, cwd: REPOSITORY, outputPath });
-    stops.push(() => child.stop());
+    const starting = startChild({ name, script, env, cwd: REPOSITORY, outputPath });
+    stops.push(async () => {
+      // One that never got ready is gone already, and whoever waits for it here below is told why.
+      await (await starting.catch(() => undefined))?.stop();
+    });
+    const child = await starting;
     options.signal.throwIfAborted();
     return child;
   };
@@ -96,10 +100,11 @@ async function build(options: WorldOptions, stops: Stop[]): Promise<World> {
     HOLDFAST_LOG_LEVEL: 'warn',
     BENCH_TARGET: targetUrl,
   });
-  const workers = {
-    holdfast: await launch('worker', 'workers/worker.ts', env('holdfast')),
-    bare: await launch('bare-worker', 'bench/bare-worker.ts', env('bare')),
-  };
+  // Beside each other: either bundles its workflows first, which takes seconds.
+  const [holdfast, bare] = await Promise.all([
+    launch('worker', 'workers/worker.ts', env('holdfast')),
+    launch('bare-worker', 'bench/bare-worker.ts', env('bare')),
+  ]);
   const connection = await Connection.connect({ address: temporal.address });
   stops.push(() => connection.close());
   const ledger = createLedgerPool({
@@ -111,7 +116,8 @@ async function build(options: WorldOptions, stops: Stop[]): Promise<World> {
   stops.push(() => ledger.end());
   return {
     client: new Client({ connection, namespace: NAMESPACE }),
-    ...{ ledger, admin, databaseUrl, targetUrl, workers, dataDir },
+    ...{ ledger, admin, databaseUrl, targetUrl, dataDir },
+    workers: { holdfast, bare },
     pids: { postgres: postgres.pid, temporal: temporal.pid },
   };
 }

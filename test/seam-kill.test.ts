@@ -100,9 +100,9 @@ test('what nobody can know waits for its owner, with a deadline', async () => {
     `select reconciliation_owner, reconciliation_deadline_at > clock_timestamp() as left
        from holdfast.effects where state = 'unknown'`,
   );
-  const inDoubt = cells(CUT_AT)
-    .concat(cells(KILLED_WHILE))
-    .filter(([, , expected]) => expected.includes('unknown'));
+  const inDoubt = [...cells(CUT_AT), ...cells(KILLED_WHILE)].filter(([, , expected]) =>
+    expected.includes('unknown'),
+  );
   expect(open).toEqual(inDoubt.map(() => ({ reconciliation_owner: 'owner', left: true })));
 });
 
@@ -143,7 +143,9 @@ async function allInPlace(worker: TestProcess): Promise<void> {
   await until(
     'every run is where the worker is to be killed',
     () => {
-      const reached = worker.messages().filter((message) => (message as { readonly mode?: unknown }).mode === 'hang');
+      const reached = worker
+        .messages()
+        .filter((message) => (message as { readonly mode?: unknown }).mode === 'hang');
       return reached.length === hanging && world.target.held() === cells(KILLED_WHILE).length;
     },
     60_000,

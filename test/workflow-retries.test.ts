@@ -43,7 +43,10 @@ beforeAll(async () => {
       down: { description: 'Pays.', class: 'opaque', url: 'http://127.0.0.1:1/', allow: ['127.0.0.1:1'] },
     },
     script: script(
-      ...['pay', 'book', 'mail', 'look', 'brief', 'traced', 'down'].map((tool) => when(tool, reply(tool), DONE)),
+      ...['pay', 'book', 'mail', 'look', 'brief', 'traced', 'down'].map((tool) =>
+        when(tool, reply(tool), DONE),
+      ),
+      when('pair', reply('mail', 'pay'), DONE),
       when('ever', ...Array.from({ length: 20 }, () => reply('look'))),
       when('busy', { error: { reason: 'overloaded', retryAfter: 10 * MINUTE } }),
       when('crowd', reply(...Array.from({ length: 5 }, () => call('look'))), DONE),
@@ -88,9 +91,9 @@ describe('a target that asks to come later', () => {
     const runId = await runInto('pay', { mode: 'throttle_429' });
     await skipping.skipToEnd(runId);
     const rows = await retries(runId);
-    expect(rows.map(({ action, reason, attempt, attempts_max }) => [action, reason, attempt, attempts_max])).toEqual(
-      [1, 2, 3, 4, 5].map((attempt) => [attempt < 5 ? 'retry' : 'give_up', 'throttled', attempt, 5]),
-    );
+    expect(
+      rows.map(({ action, reason, attempt, attempts_max }) => [action, reason, attempt, attempts_max]),
+    ).toEqual([1, 2, 3, 4, 5].map((attempt) => [attempt < 5 ? 'retry' : 'give_up', 'throttled', attempt, 5]));
     for (const [index, minutes] of [2, 5, 10, 15].entries()) {
       expect(rows[index]?.wait).toBeGreaterThanOrEqual(minutes * MINUTE);
       expect(rows[index]?.wait).toBeLessThan(minutes * MINUTE * 1.1 + 1);
@@ -115,7 +118,11 @@ describe('a target that asks to come later', () => {
   });
 
   test('is not asked again when its time comes after the deadline of the series', async () => {
-    const runId = await runInto('pay', { mode: 'throttle_429' }, { retry: { series_seconds_max: 10 * MINUTE } });
+    const runId = await runInto(
+      'pay',
+      { mode: 'throttle_429' },
+      { retry: { series_seconds_max: 10 * MINUTE } },
+    );
     await skipping.skipToEnd(runId);
     // 2 and 5 minutes are in; 10 more would be past it.
     expect((await retries(runId)).map(({ action }) => action)).toEqual(['retry', 'retry', 'give_up']);
@@ -134,12 +141,14 @@ describe('a target that asks to come later', () => {
 
   test('is not waited for past the end of the run itself', async () => {
     const limits = { wall_clock_seconds: 5 * MINUTE };
-    const runId = await world.admit({ input: 'busy', contract: { limits } });
-    await world.starter.round();
-    await world.waitFor(runId, 'failed');
+    const runId = await world.run({ input: 'busy', contract: { limits } });
+    expect(await world.waitFor(runId, 'ended')).toMatchObject({
+      state: 'failed',
+      reason: 'retries_exhausted',
+    });
     expect(await retries(runId)).toMatchObject([{ action: 'give_up', retry_after: 10 * MINUTE }]);
     const tool = await runInto('pay', { mode: 'throttle_429', retryAfter: '600' }, { limits });
-    await world.waitFor(tool, 'failed');
+    await world.waitFor(tool, 'completed');
     expect(await retries(tool)).toMatchObject([{ action: 'give_up', retry_after: 10 * MINUTE }]);
     for (const each of [runId, tool]) await checkRun(world, each);
   });
@@ -194,7 +203,9 @@ describe('an unclear outcome of a keyed call', () => {
     await world.waitFor(runId, 'needs_reconciliation');
     await skipping.skip(DAY);
     expect(await world.runRow(runId)).toMatchObject({ state: 'needs_reconciliation' });
-    expect(await world.effects(runId)).toMatchObject([{ state: 'unknown', resends: 3, reconciliation_owner: 'owner' }]);
+    expect(await world.effects(runId)).toMatchObject([
+      { state: 'unknown', resends: 3, reconciliation_owner: 'owner' },
+    ]);
     expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 4 });
     await checkRun(world, runId);
   });
@@ -211,16 +222,19 @@ describe('an unclear outcome of a keyed call', () => {
   test.each([
     ['was done', 'drop_after', 'committed', 0],
     ['was never done', 'drop_before', 'not_committed', 1],
-  ] as const)('past its resends is settled by a query where one is possible: it %s', async (_, mode, state, redos) => {
-    const runId = await runInto('traced', { mode });
-    await skipping.skipToEnd(runId);
-    const effects = await world.effects(runId);
-    expect(effects[0]).toMatchObject({ state, attempts: 2, resends: 1 });
-    expect(effects).toHaveLength(1 + redos);
-    expect(Object.values(applied(world, runId))).toEqual(mode === 'drop_after' ? [2] : [1]);
-    expect(await world.runRow(runId)).toMatchObject({ state: 'completed' });
-    await checkRun(world, runId);
-  });
+  ] as const)(
+    'past its resends is settled by a query where one is possible: it %s',
+    async (_, mode, state, redos) => {
+      const runId = await runInto('traced', { mode });
+      await skipping.skipToEnd(runId);
+      const effects = await world.effects(runId);
+      expect(effects[0]).toMatchObject({ state, attempts: 2, resends: 1 });
+      expect(effects).toHaveLength(1 + redos);
+      expect(Object.values(applied(world, runId))).toEqual(mode === 'drop_after' ? [2] : [1]);
+      expect(await world.runRow(runId)).toMatchObject({ state: 'completed' });
+      await checkRun(world, runId);
+    },
+  );
 });
 
 test('a read that never comes back is given up, told to the model, and needs nobody', async () => {
@@ -237,12 +251,21 @@ describe('an approval that nobody gives', () => {
   const effects = { mail: { approval: 'required' } };
 
   test('expires after months into a denial, and is never carried out', async () => {
-    const runId = await world.run({ input: 'mail', contract: { effects, timeouts: { approval_seconds: 89 * DAY } } });
+    const runId = await world.run({
+      input: 'mail',
+      contract: { effects, timeouts: { approval_seconds: 89 * DAY } },
+    });
     await world.waitFor(runId, 'awaiting_approval');
     await skipping.skip(88 * DAY);
     expect(await world.runRow(runId)).toMatchObject({ state: 'awaiting_approval' });
     await skipping.skipToEnd(runId);
-    expect(await world.path(runId)).toEqual(['admitted', 'running', 'awaiting_approval', 'running', 'completed']);
+    expect(await world.path(runId)).toEqual([
+      'admitted',
+      'running',
+      'awaiting_approval',
+      'running',
+      'completed',
+    ]);
     expect(await world.effects(runId)).toMatchObject([{ state: 'denied', attempts: 0 }]);
     expect(arrived(world, runId)).toEqual({});
     expect(lastResult(runId)).toMatchObject({ isError: true, text: expect.stringContaining('approval') });
@@ -255,7 +278,10 @@ describe('an approval that nobody gives', () => {
     const runId = await world.run({ input: 'mail', contract: { effects, limits, timeouts } });
     await world.waitFor(runId, 'awaiting_approval');
     await skipping.skip(DAY + 1);
-    expect(await world.waitFor(runId, 'ended')).toMatchObject({ state: 'failed', reason: 'limit_wall_clock' });
+    expect(await world.waitFor(runId, 'ended')).toMatchObject({
+      state: 'failed',
+      reason: 'limit_wall_clock',
+    });
     expect(await world.effects(runId)).toMatchObject([{ state: 'denied', attempts: 0 }]);
     await checkRun(world, runId);
   });
@@ -275,20 +301,28 @@ describe('the limits of a run', () => {
     expect(await world.waitFor(runId, 'ended')).toMatchObject({ state: 'completed', tool_calls: 2 });
     expect(Object.keys(arrived(world, runId))).toHaveLength(2);
     const results = modelRequests(world, runId)[1]?.messages.at(-1);
-    expect(results?.role === 'tool' ? results.results.map(({ isError }) => isError) : []).toEqual(
-      [false, false, true, true, true],
-    );
+    expect(results?.role === 'tool' ? results.results.map(({ isError }) => isError) : []).toEqual([
+      false,
+      false,
+      true,
+      true,
+      true,
+    ]);
     await checkRun(world, runId);
   });
 
   test('past its wall clock a run dispatches nothing more and fails', async () => {
-    const contract = { limits: { wall_clock_seconds: 10 * MINUTE } };
-    const runId = await runInto('pay', { mode: 'throttle_429', retryAfter: '590' }, contract);
-    await world.waitFor(runId, 'retry_wait');
-    await skipping.skip(589);
-    expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
-    await skipping.skip(2 * MINUTE);
-    expect(await world.waitFor(runId, 'ended')).toMatchObject({ state: 'failed' });
+    const contract = { limits: { wall_clock_seconds: DAY }, effects: { mail: { approval: 'required' } } };
+    const runId = await world.run({ input: 'pair', contract });
+    await world.waitFor(runId, 'awaiting_approval');
+    await skipping.skipToEnd(runId);
+    expect(await world.runRow(runId)).toMatchObject({ state: 'failed', reason: 'limit_wall_clock' });
+    expect(await world.effects(runId)).toMatchObject([
+      { tool: 'mail', state: 'denied' },
+      { tool: 'pay', state: 'withdrawn', attempts: 0 },
+    ]);
+    expect(arrived(world, runId)).toEqual({});
+    expect(modelRequests(world, runId)).toHaveLength(1);
     await checkRun(world, runId);
   });
 });

@@ -1,5 +1,5 @@
 import type { Client } from '@temporalio/client';
-import { WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
+import { isGrpcServiceError, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import { defineSearchAttributeKey, TypedSearchAttributes } from '@temporalio/common';
 import type { Pool } from 'pg';
 import { z } from 'zod';
@@ -9,7 +9,7 @@ import {
   SEARCH_ATTRIBUTES,
   WORKFLOW_TYPE,
 } from '../shared/domain/protocol.js';
-import { confirmStarts, type UnstartedRun, unstartedRuns } from '../shared/ledger/admission.js';
+import { confirmStarts, isUnstarted, type UnstartedRun, unstartedRuns } from '../shared/ledger/admission.js';
 import type { Logger } from '../shared/process/log.js';
 
 /** The message of an admission on the channel `holdfast_admitted`. */
@@ -23,8 +23,10 @@ const AdmittedMessage = z.object({
   task_queue: z.string(),
 });
 
-/** Runs that one round asks for at most. */
+/** Runs that one round asks for at a time. */
 const ROUND_MAX = 100;
+/** Notified starts under way at once; while Temporal is away each takes long, and the next round finds the others. */
+const NOTIFIED_MAX = 50;
 
 export interface StarterDeps {
   readonly db: Pool;
@@ -65,6 +67,12 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
     }
   };
 
+  // The ledger decides, right before the call: an id that Temporal has forgotten would start a second time.
+  const startIfOwed = async (run: UnstartedRun): Promise<void> => {
+    if (await isUnstarted(db, run.run_id)) await start(run);
+  };
+  const underWay = new Set<Promise<void>>();
+
   return {
     /** Starts the run that a notification names: the quick way. What fails here is found by the next round. */
     async startNotified(payload: string): Promise<void> {
@@ -76,24 +84,58 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
         );
         return;
       }
-      await start(parsed.data);
+      if (underWay.size >= NOTIFIED_MAX) return;
+      const starting = startIfOwed(parsed.data);
+      underWay.add(starting);
+      try {
+        await starting;
+      } finally {
+        underWay.delete(starting);
+      }
+    },
+
+    /** Resolves when no notified start is under way any more: only then may the client's connection be closed. */
+    async settled(): Promise<void> {
+      await Promise.allSettled(underWay);
     },
 
     /**
      * Starts what nobody has started yet: admissions made while Temporal or every worker was away, or whose
-     * notification was lost. Confirms them all, so that a waiting run is asked for once and not every round.
+     * notification was lost. Confirms them all, so that a waiting run is asked for once and not every round. A run
+     * whose start Temporal refuses holds up no other; it is tried again in the next round.
      */
     async round(): Promise<void> {
+      const refused = new Set<string>();
       for (;;) {
-        const runs = await unstartedRuns(db, ROUND_MAX);
-        if (runs.length === 0) return;
-        for (const run of runs) await start(run);
-        await confirmStarts(
-          db,
-          runs.map((run) => run.run_id),
-        );
+        const listed = await unstartedRuns(db, ROUND_MAX + refused.size);
+        const runs = listed.filter(({ run_id }) => !refused.has(run_id));
+        const started: string[] = [];
+        try {
+          for (const run of runs) {
+            try {
+              await startIfOwed(run);
+              started.push(run.run_id);
+            } catch (error) {
+              if (!speaksOfTheRun(error)) throw error;
+              refused.add(run.run_id);
+              log.error({ err: error, runId: run.run_id }, 'Temporal refuses to start this run');
+            }
+          }
+        } finally {
+          if (started.length > 0) await confirmStarts(db, started);
+        }
         if (runs.length < ROUND_MAX) return;
       }
     },
   };
+}
+
+/** gRPC's code for a request that is wrong in itself, whatever state the server is in. */
+const INVALID_ARGUMENT = 3;
+
+/** Whether a start failed for what it asked, so that the next run's may go through; otherwise Temporal is away. */
+function speaksOfTheRun(error: unknown): boolean {
+  const cause = error instanceof Error ? (error.cause ?? error) : error;
+  if (isGrpcServiceError(cause)) return Number(cause.code) === INVALID_ARGUMENT;
+  return error instanceof TypeError || error instanceof RangeError;
 }

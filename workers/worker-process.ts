@@ -72,6 +72,8 @@ export async function runWorkerProcess({ env, reach = noFaults }: WorkerProcessO
     workflowBundle: await bundleWorkflows(join(config.dataDir, 'cache')),
     reach,
     log,
+    // Temporal's own measure leaves a busy worker a fifth of the time-out between "I live" and "taken for lost".
+    options: { maxHeartbeatThrottleInterval: config.heartbeatSeconds * 250 },
   });
   const background = startBackground(config, { db, client, log, settings: settingsOf(config, env) });
   const working = worker.run();

@@ -21,6 +21,7 @@ const FROM_ADMISSION: ResumePoint = {
   step: 1,
   trailPosition: 0,
   unknown: [],
+  retryMsLeft: 0,
 };
 
 /**
@@ -38,7 +39,7 @@ export async function agentRun(rawInput: unknown): Promise<RunResult> {
   }
   for (;;) {
     try {
-      const state = await drive(new Run(input, from, nudges), from.unknown);
+      const state = await drive(new Run(input, from, nudges), from);
       await condition(allHandlersFinished);
       return { state };
     } catch (error) {
@@ -65,13 +66,13 @@ function takeOver(input: RunInput, continued: boolean): Promise<TakeOverAnswer> 
 }
 
 /** The run as a story: settle what is open, then think, act, think … to the end. */
-async function drive(run: Run, unknown: ResumePoint['unknown']): Promise<RunState> {
+async function drive(run: Run, from: ResumePoint): Promise<RunState> {
   if (isTerminal(run.state)) {
     run.show();
     return run.state;
   }
   try {
-    await standUp(run, unknown);
+    await standUp(run, from);
     for (;;) {
       run.show();
       const answer = await callModel(run);
@@ -97,12 +98,13 @@ async function drive(run: Run, unknown: ResumePoint['unknown']): Promise<RunStat
  * From wherever the ledger stands to `running`, lawfully. What a run rests on in `needs_reconciliation` is settled
  * before anything new begins; what else is unknown is found when its step is taken up again.
  */
-async function standUp(run: Run, unknown: ResumePoint['unknown']): Promise<void> {
+async function standUp(run: Run, { unknown, retryMsLeft }: ResumePoint): Promise<void> {
   switch (run.state) {
     case 'admitted':
       run.move('start', 'run_started');
       break;
     case 'retry_wait':
+      if (retryMsLeft > 0) await run.pause(retryMsLeft);
       run.move('retry_due', 'taken_over');
       break;
     case 'waiting_for_input':
@@ -127,9 +129,10 @@ async function settleUnknown(run: Run, unknown: ResumePoint['unknown']): Promise
   for (const { step, slot } of unknown) {
     run.step = step;
     const standing = await examine(run, slot);
-    if (standing.kind === 'effect' && standing.state === 'unknown' && standing.next !== 'resend') {
-      await reconcile(run, slot, standing);
-    }
+    // What is sent again or given up needs no settlement: its step sees to it.
+    if (standing.kind !== 'effect' || standing.state !== 'unknown') continue;
+    if (standing.next === 'resend' || standing.next === 'give_up') continue;
+    await reconcile(run, slot, standing);
   }
   if (run.state !== 'needs_reconciliation') return;
   // Nothing rests on it any more, or the same key may be sent again: its step is taken up once more.

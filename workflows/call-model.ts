@@ -40,6 +40,8 @@ export async function callModel(run: Run): Promise<Answered> {
 
 /** @throws RunFails when the failure is final or the series ends */
 async function waitAfterFailure(run: Run, failed: Failed): Promise<void> {
+  // The worker was stopped in the middle of the call: another makes it again.
+  if (failed.reason === 'aborted') return;
   const verdict = MODEL_FAILURES[failed.reason];
   if (verdict === 'needs_person') throw new RunFails('provider_needs_person');
   if (verdict === 'final') {

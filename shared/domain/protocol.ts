@@ -187,6 +187,8 @@ export interface ResumePoint {
   readonly trailPosition: number;
   /** Effects whose outcome nobody knows yet. */
   readonly unknown: readonly { readonly turn: number; readonly step: number; readonly slot: number }[];
+  /** Until a run in `retry_wait` may try again; 0 in every other state. */
+  readonly retryMsLeft: number;
 }
 export type TakeOverAnswer =
   ResumePoint | { readonly kind: 'lost_ownership' };

@@ -166,6 +166,16 @@ export async function unstartedRuns(db: Db, limit: number): Promise<UnstartedRun
   return rows;
 }
 
+/** Whether a start of the run is owed still: of one that began, ended or was confirmed it is not, whatever Temporal knows. */
+export async function isUnstarted(db: Db, runId: string): Promise<boolean> {
+  const { rows } = await db.query({
+    name: 'ledger/is-unstarted',
+    text: `select from holdfast.runs where run_id = $1 and state = 'admitted' and start_confirmed_at is null`,
+    values: [runId],
+  });
+  return rows.length === 1;
+}
+
 /** Notes that Temporal has these runs, so that the starter stops asking. */
 export async function confirmStarts(db: Db, runIds: readonly string[]): Promise<void> {
   await db.query({

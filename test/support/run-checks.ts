@@ -44,7 +44,9 @@ async function checkPath(world: World, runId: string): Promise<void> {
   expect(run.state_version).toBe(transitions.length);
   const epochs = transitions.map(({ epoch }) => epoch);
   expect(epochs).toEqual([...epochs].sort((a, b) => a - b));
-  const ends = transitions.filter(({ region, to_state }) => region === 'run' && isTerminal(to_state as RunState));
+  const ends = transitions.filter(
+    ({ region, to_state }) => region === 'run' && isTerminal(to_state as RunState),
+  );
   expect(ends).toHaveLength(run.ended_at === null ? 0 : 1);
 }
 

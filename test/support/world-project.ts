@@ -17,6 +17,8 @@ export interface WorldProject {
   readonly limits?: Readonly<Record<string, number>>;
 }
 
+type HttpTools = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
+
 /** The one agent of a world's project. */
 export const AGENT = 'desk';
 
@@ -91,10 +93,7 @@ export function usualScript(): Record<string, unknown> {
   };
 }
 
-function httpTools(
-  targetUrl: string,
-  changes: NonNullable<WorldProject['httpTools']>,
-): Record<string, Record<string, unknown>> {
+function httpTools(targetUrl: string, changes: HttpTools): Record<string, Record<string, unknown>> {
   const usual: Record<string, Record<string, unknown>> = {
     pay: {
       description: 'Pays. The target honours keys.',

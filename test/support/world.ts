@@ -47,8 +47,12 @@ export interface WorldOptions extends WorldProject {
   /** Workers in this process from the start. Default 1. */
   readonly workers?: number;
   readonly temporal?: WorldTemporal;
+  /** A migrated database of a server of the test's own; one of the shared test server unless given. */
+  readonly databaseUrl?: string;
   /** In place of the database's own URL, by way of a proxy say. Readings of the test go to the database itself. */
-  readonly databaseUrlOf?: (url: string) => string;
+  readonly databaseUrlOf?: (url: string) => string | Promise<string>;
+  /** In place of the target's own URL, likewise. */
+  readonly targetUrlOf?: (url: string) => string | Promise<string>;
 }
 
 /** What a run is admitted with; everything has a default. */
@@ -141,11 +145,12 @@ export async function until<T>(
 
 export async function startWorld(options: WorldOptions = {}): Promise<World> {
   const temporal = options.temporal ?? (await sharedTemporal());
-  const database = await createTestDatabase();
-  const databaseUrl = options.databaseUrlOf?.(database.url) ?? database.url;
+  const ownUrl = options.databaseUrl ?? (await createTestDatabase()).url;
+  const databaseUrl = (await options.databaseUrlOf?.(ownUrl)) ?? ownUrl;
   const folder = await mkdtemp(join(tmpdir(), 'holdfast-world-'));
   const target = await startHttpTarget({ logPath: join(folder, 'target.jsonl') });
-  const projectPath = await writeProject(join(folder, 'project'), target.url, options);
+  const targetUrl = (await options.targetUrlOf?.(target.url)) ?? target.url;
+  const projectPath = await writeProject(join(folder, 'project'), targetUrl, options);
   const project = await loadProject(projectPath, {});
   const lines: string[] = [];
   const log = createLogger({
@@ -154,7 +159,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
   });
   const onIdleError = (error: Error): void => log.warn({ err: error }, 'an idle ledger connection was lost');
   const db = createLedgerPool({ databaseUrl, max: 16, applicationName: 'test-worker', onIdleError });
-  const reading = new pg.Pool({ connectionString: database.url, max: 4 });
+  const reading = new pg.Pool({ connectionString: ownUrl, max: 4 });
   reading.on('error', onIdleError);
   const taskQueue = `world-${randomUUID()}`;
   const settings: RunInput['settings'] = {
@@ -370,23 +375,35 @@ let shared: Promise<WorldTemporal> | undefined;
 
 /** One connection for all worlds of a test file. */
 function sharedTemporal(): Promise<WorldTemporal> {
-  shared ??= (async () => {
+  shared ??= connectTemporal(temporalAddress());
+  return shared;
+}
+
+let isRuntimeInstalled = false;
+
+/** A way to the dev server at `address`, for worlds; whoever asks closes its two connections. */
+export async function connectTemporal(address: string): Promise<WorldTemporal> {
+  if (!isRuntimeInstalled) {
     Runtime.install({
       logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {}, log() {} },
       shutdownSignals: [],
     });
-    const address = temporalAddress();
-    const connection = await NativeConnection.connect({ address });
-    const client = new Client({ connection: await Connection.connect({ address }), namespace: 'default' });
-    return { address, connection, client, namespace: 'default' };
-  })();
-  return shared;
+    isRuntimeInstalled = true;
+  }
+  const connection = await NativeConnection.connect({ address });
+  const client = new Client({ connection: await Connection.connect({ address }), namespace: 'default' });
+  return { address, connection, client, namespace: 'default' };
 }
 
 const open = new Set<World>();
 
-afterAll(async () => {
+/** For whoever owns what the worlds of this file stand on, and takes it away. */
+export async function closeWorlds(): Promise<void> {
   for (const world of open) await world.close();
+}
+
+afterAll(async () => {
+  await closeWorlds();
   if (shared === undefined) return;
   const { client, connection } = await shared;
   await client.connection.close();

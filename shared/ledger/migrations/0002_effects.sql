@@ -217,7 +217,7 @@ declare
   v_table text;
 begin
   foreach v_table in array array['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts',
-    'status_queries', 'reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'legal_transitions'] loop
+    'status_queries', 'reconciliations', 'run_executions', 'api_requests', 'agent_versions'] loop
     execute format('create trigger append_only before update or delete on holdfast.%I
       for each row execute function holdfast.refuse_change()', v_table);
     -- Row triggers do not see a truncate.
@@ -227,8 +227,13 @@ begin
 end $$;
 
 -- A settled effect stays as it was settled: what became of the outside world is never rewritten (SPEC 3.3).
-create trigger settled_for_good before update on holdfast.effects
-  for each row when (old.settled_at is not null) execute function holdfast.refuse_change();
+create function holdfast.guard_effect() returns trigger language plpgsql as $$
+begin
+  raise exception 'effect_settled: effect % is % and stays so', old.effect_id, old.state
+    using errcode = 'restrict_violation';
+end $$;
+create trigger guard_effect before update or delete on holdfast.effects
+  for each row when (old.settled_at is not null) execute function holdfast.guard_effect();
 
 -- Terminal states absorb, and no run ends over an effect nobody has settled: the database refuses it too (SPEC 2).
 create function holdfast.guard_run() returns trigger language plpgsql as $$

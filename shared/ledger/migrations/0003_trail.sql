@@ -309,5 +309,9 @@ begin
     'unknown', coalesce((
       select jsonb_agg(jsonb_build_object('turn', turn, 'step', step, 'slot', slot) order by turn, step, slot)
         from holdfast.effects where run_id = p_run and state = 'unknown'), '[]'::jsonb),
+    -- Whoever takes over comes no earlier than the one before would have.
+    'retry_ms_left', case when r.state = 'retry_wait' then coalesce((
+      select greatest(0, ceil(extract(epoch from eligible_at - clock_timestamp()) * 1000))::bigint
+        from holdfast.retries where run_id = p_run order by trail_seq desc limit 1), 0) else 0 end,
     'known', exists (select from holdfast.run_executions where run_id = p_run and execution = p_execution));
 end $$;

@@ -201,7 +201,8 @@ begin
   return true;
 end $$;
 
--- Ends an attempt that gave no response and says where the series stands.
+-- Ends an attempt that gave no response and says where the series stands. One that was aborted with its worker is lost,
+-- as if that had been killed: a deploy counts as no attempt.
 create function holdfast.fail_model_attempt(
   p_run text, p_execution text, p_turn integer, p_step integer, p_attempt integer, p_attempt_id text,
   p_reason text, p_detail text, p_request_id text, p_input_tokens bigint, p_output_tokens bigint) returns jsonb
@@ -212,19 +213,24 @@ declare
 begin
   select * into r from holdfast.runs where run_id = p_run for update;
   select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
-  r := holdfast.end_model_attempt(r, p_attempt_id, 'failed', p_reason, p_detail, p_request_id,
-                                  p_input_tokens, p_output_tokens);
+  r := holdfast.end_model_attempt(r, p_attempt_id, case p_reason when 'aborted' then 'lost' else 'failed' end, p_reason,
+                                  p_detail, p_request_id, p_input_tokens, p_output_tokens);
   if not holdfast.holds_model_call(r, p_execution, m, p_attempt) then
     perform holdfast.save_run(r);
     return jsonb_build_object('kind', 'late');
   end if;
+  update holdfast.model_calls c set lost_attempts = (
+      select count(*) from holdfast.model_attempts a
+       where a.run_id = p_run and a.turn = p_turn and a.step = p_step and a.outcome = 'lost')
+   where c.run_id = p_run and c.turn = p_turn and c.step = p_step returning * into m;
   r := holdfast.append_event(r, 'model.failed', jsonb_build_object(
     'turn', p_turn, 'step', p_step, 'attempt', p_attempt, 'reason', p_reason, 'request_id', p_request_id));
   perform holdfast.save_run(r);
   return jsonb_build_object('kind', 'failed', 'attempt', m.attempts - m.lost_attempts,
     'attempts_max', m.attempts_max,
     'retry_after_max_ms', (r.contract #>> '{retry,retry_after_seconds_max}')::bigint * 1000,
-    'series_ms_left', floor(extract(epoch from m.series_deadline_at - clock_timestamp()) * 1000)::bigint);
+    'series_ms_left', floor(extract(epoch from
+      least(m.series_deadline_at, r.deadline_at) - clock_timestamp()) * 1000)::bigint);
 end $$;
 
 -- Writes the one result of one tool call into the transcript. A second one for the same place is a bug.

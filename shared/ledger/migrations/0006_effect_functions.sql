@@ -97,7 +97,9 @@ begin
   return jsonb_strip_nulls(jsonb_build_object(
     'kind', 'effect', 'state', e.state, 'effect_class', e.effect_class, 'redo', e.redo,
     'attempt', e.attempts - e.lost_attempts, 'attempts_max', e.attempts_max,
-    'series_ms_left', floor(extract(epoch from e.series_deadline_at - clock_timestamp()) * 1000)::bigint,
+    -- What is not sent before the run's own end is never sent; finding out what became of something may take longer.
+    'series_ms_left', floor(extract(epoch from
+      least(e.series_deadline_at, case when e.state = 'intended' then r.deadline_at end) - clock_timestamp()) * 1000)::bigint,
     'outcome', v_last.outcome, 'retry_after_ms', v_last.retry_after_ms,
     'next', case
       when e.state = 'unknown' then holdfast.next_for_unknown(e)
@@ -334,7 +336,8 @@ begin
     values (a.attempt_id, a.effect_id, a.tenant_id, a.run_id, p_outcome, p_reference, p_target_status,
             coalesce(p_body, ''), p_body_sha256, p_content_type, p_truncated, p_result_text)
     on conflict do nothing;
-  if found then
+  -- The feed of a run ends with the run. What comes later stands in its own row, and nobody waits for it.
+  if found and r.ended_at is null then
     r := holdfast.append_event(r, 'effect.late_receipt', jsonb_build_object(
       'effect_id', e.effect_id, 'tool', e.tool, 'outcome', p_outcome, 'attempt', a.attempt, 'effect_state', e.state));
     perform holdfast.save_run(r);

@@ -1,0 +1,222 @@
+import { randomUUID } from 'node:crypto';
+import { Client, Connection, WorkflowNotFoundError } from '@temporalio/client';
+import { beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { WORKFLOW_TYPE } from '../shared/domain/protocol.js';
+import { createStarter } from '../workers/starter.js';
+import { createSweeper } from '../workers/sweeper.js';
+import { judge } from './support/judge.js';
+import { temporalAddress } from './support/servers.js';
+import { startTcpProxy, type TcpProxy } from './support/tcp-proxy.js';
+import { arrived, checkRun } from './support/run-checks.js';
+import { keyOf, startWorld, until, type World } from './support/world.js';
+
+// Goal: an admitted run gets one workflow, once, whatever is lost between the ledger and Temporal; and the sweep leaves
+// what lives alone. Method: cut, hold and repeat what the starter says, over one ledger and the shared dev server.
+
+const SETTINGS = { heartbeatSeconds: 2, historyEventsMax: 2_000, apiUrl: '' };
+
+let world: World;
+beforeAll(async () => {
+  world = await startWorld();
+});
+
+describe('a start', () => {
+  test('whose reply was lost is a start: one workflow, confirmed', async () => {
+    const { starter, proxy } = await starterByProxy();
+    const runId = await world.admit();
+    proxy.cutReplyAfter(runId);
+    await starter.round();
+    expect(proxy.cuts).toBe(1);
+    await world.waitFor(runId, 'completed');
+    expect(await isConfirmed(runId)).toBe(true);
+    expect(await executionsOf(runId)).toBe(1);
+    await checkRun(world, runId);
+  });
+
+  test('that was made and never confirmed is found made by the next round', async () => {
+    const runId = await world.admit();
+    await world.starter.startNotified(await messageOf(runId));
+    // Whoever started it is gone: nobody confirmed. Another worker's round finds the run where it stood.
+    await world.rows('update holdfast.runs set start_confirmed_at = null where run_id = $1', runId);
+    await Promise.all([world.starter.round(), world.starter.round()]);
+    await world.waitFor(runId, 'completed');
+    expect(await executionsOf(runId)).toBe(1);
+  });
+
+  test('that Temporal refuses holds up no other run, and comes again', async () => {
+    const own = await startWorld();
+    const refused = await own.admit();
+    // Longer than Temporal takes.
+    await own.rows('update holdfast.runs set task_queue = $2 where run_id = $1', refused, 'q'.repeat(1_001));
+    const next = await own.admit();
+    await own.starter.round();
+    await own.waitFor(next, 'completed');
+    expect((await own.runRow(refused)).state).toBe('admitted');
+    expect(own.logged()).toContain(refused);
+    await own.rows('update holdfast.runs set task_queue = $2 where run_id = $1', refused, own.taskQueue);
+    await own.starter.round();
+    await own.waitFor(refused, 'completed');
+  });
+
+  test('of a run that has ended is refused by the ledger, also when Temporal has forgotten the run', async () => {
+    const runId = await world.run();
+    const message = await messageOf(runId);
+    await world.waitFor(runId, 'completed');
+    await world.starter.startNotified(message);
+    expect(await executionsOf(runId)).toBe(1);
+    await forget(runId);
+    const before = await everythingOf(runId);
+    await world.starter.startNotified(message);
+    await world.starter.round();
+    await expectNoWorkflow(runId);
+    expect(await everythingOf(runId)).toEqual(before);
+  });
+
+  test('that was listed before the run began and ended elsewhere starts nothing', async () => {
+    const { starter, proxy } = await starterByProxy();
+    const [first, second] = [await world.admit(), await world.admit()];
+    proxy.blackhole('both');
+    const round = starter.round();
+    await until('the round waits for Temporal', () => proxy.connections > 0);
+    await world.starter.round();
+    for (const runId of [first, second]) await world.waitFor(runId, 'completed');
+    await forget(second);
+    await proxy.pass();
+    await round;
+    await expectNoWorkflow(second);
+    expect(await executionsOf(first)).toBe(1);
+  });
+
+  test('that reaches Temporal all the same, after everything was forgotten, does nothing and ends', async () => {
+    const runId = await world.run();
+    await world.waitFor(runId, 'completed');
+    await forget(runId);
+    const before = await everythingOf(runId);
+    const handle = await world.client.workflow.start(WORKFLOW_TYPE, {
+      workflowId: runId,
+      taskQueue: world.taskQueue,
+      args: [{ version: 1, runId, continued: 0, settings: SETTINGS }],
+    });
+    expect(await handle.result()).toEqual({ state: 'completed' });
+    expect(await everythingOf(runId)).toEqual(before);
+  });
+});
+
+describe('a sweep', () => {
+  test('10: leaves every live run alone, however quiet, and brings only the dead one to rest', async () => {
+    const live = {
+      // A slow pay, held by its target.
+      running: await world.admit({ input: `pay ${randomUUID()}` }),
+      awaiting_approval: await world.admit({
+        contract: { effects: { pay: { approval: 'required' } } },
+      }),
+      needs_reconciliation: await world.admit({ input: `mail ${randomUUID()}` }),
+    };
+    const dead = await world.admit({ input: `mail ${randomUUID()}` });
+    for (const runId of [live.running, dead]) {
+      world.target.dial({ mode: 'hold_after', key: keyOf(runId), times: 1 });
+    }
+    world.target.dial({ mode: 'drop_after', key: keyOf(live.needs_reconciliation), times: 1 });
+    await world.starter.round();
+    for (const [state, runId] of Object.entries(live)) {
+      await world.waitFor(runId, state as keyof typeof live);
+    }
+    await until('two are held', () => world.target.held() === 2);
+    const before = await Promise.all(Object.values(live).map(everythingOf));
+    await world.client.workflow.getHandle(dead).terminate();
+
+    const other = createSweeper({ db: world.db, client: world.client, quietSeconds: 0, log: world.log });
+    await Promise.all([world.sweeper.round(), other.round(), world.sweeper.round()]);
+    expect(await Promise.all(Object.values(live).map(everythingOf))).toEqual(before);
+    expect(await world.runRow(dead)).toMatchObject({
+      state: 'needs_reconciliation',
+      reason: 'workflow_terminated',
+    });
+
+    world.target.release();
+    await world.waitFor(live.running, 'completed');
+    expect(arrived(world, live.running)).toEqual({ [keyOf(live.running)]: 1 });
+    expect(await world.path(live.running)).toEqual(['admitted', 'running', 'completed']);
+    await world.sweeper.round();
+    expect((await world.runRow(dead)).state).toBe('needs_reconciliation');
+    expect(await judge(world, world.targetLog())).toEqual([]);
+  });
+
+  test('does not take a run that was started and never picked up for dead', async () => {
+    const idle = await startWorld({ workers: 0 });
+    const runId = await idle.run();
+    await idle.sweeper.round();
+    expect((await idle.runRow(runId)).state).toBe('admitted');
+    await idle.startWorker();
+    await idle.waitFor(runId, 'completed');
+  });
+});
+
+async function starterByProxy(): Promise<{
+  readonly starter: ReturnType<typeof createStarter>;
+  readonly proxy: TcpProxy;
+}> {
+  const proxy = await startTcpProxy(temporalAddress());
+  const connection = await Connection.connect({ address: proxy.address });
+  onTestFinished(async () => {
+    await connection.close();
+    await proxy.close();
+  });
+  const client = new Client({ connection, namespace: world.namespace });
+  return { starter: createStarter({ db: world.db, client, settings: SETTINGS, log: world.log }), proxy };
+}
+
+/** What the admission of the run told whoever listened. */
+async function messageOf(runId: string): Promise<string> {
+  const [run] = await world.rows(
+    'select run_id, tenant_id, agent, job_id, task_queue from holdfast.runs where run_id = $1',
+    runId,
+  );
+  return JSON.stringify(run);
+}
+
+async function isConfirmed(runId: string): Promise<boolean> {
+  const rows = await world.rows(
+    'select 1 from holdfast.runs where run_id = $1 and start_confirmed_at is not null',
+    runId,
+  );
+  return rows.length === 1;
+}
+
+/** What the ledger holds of a run, as far as a second workflow could change it. */
+async function everythingOf(runId: string): Promise<unknown> {
+  const run = await world.runRow(runId);
+  return { run, effects: await world.effects(runId), events: await world.events(runId) };
+}
+
+/** Executions that Temporal knows of this workflow id; its lists lag behind, so it is asked until it knows one. */
+async function executionsOf(runId: string): Promise<number> {
+  const query = `WorkflowId = "${runId}"`;
+  return await until(`Temporal lists ${runId}`, async () => {
+    const { count } = await world.client.workflow.count(query);
+    return count > 0 && count;
+  });
+}
+
+/** Has Temporal delete what it knows of the run, as its retention does. */
+async function forget(runId: string): Promise<void> {
+  await world.client.workflowService.deleteWorkflowExecution({
+    namespace: world.namespace,
+    workflowExecution: { workflowId: runId },
+  });
+  await until(`Temporal forgets ${runId}`, async () => !(await isKnown(runId)));
+}
+
+async function isKnown(runId: string): Promise<boolean> {
+  try {
+    await world.client.workflow.getHandle(runId).describe();
+    return true;
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError) return false;
+    throw error;
+  }
+}
+
+async function expectNoWorkflow(runId: string): Promise<void> {
+  expect(await isKnown(runId)).toBe(false);
+}
