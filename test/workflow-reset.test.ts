@@ -73,7 +73,10 @@ describe('a reset to the beginning', () => {
       [keyOf(runId, { step: 2 })]: 1,
       [keyOf(runId, { step: 3 })]: 1,
     });
-    expect(arrived(world, runId)).toMatchObject({ [keyOf(runId, { step: 1 })]: 1, [keyOf(runId, { step: 2 })]: 1 });
+    expect(arrived(world, runId)).toMatchObject({
+      [keyOf(runId, { step: 1 })]: 1,
+      [keyOf(runId, { step: 2 })]: 1,
+    });
     expect(callsAsked(runId)).toEqual(['t1:s1', 't1:s2', 't1:s3', 't1:s4']);
     const refused: unknown = await commitTrail(
       world.db,
@@ -108,7 +111,10 @@ describe('a reset to the beginning', () => {
     await world.waitFor(runId, ({ owner_execution }) => owner_execution === after);
     // It hears what it is told, and still asks nobody and sends nothing.
     await world.client.workflow.getHandle(runId).signal(NUDGE_SIGNAL);
-    await world.waitFor(runId, async () => (await world.path(runId)).filter((s) => s === 'reconciling').length > 0);
+    await world.waitFor(
+      runId,
+      async () => (await world.path(runId)).filter((s) => s === 'reconciling').length > 0,
+    );
     await world.waitFor(runId, 'needs_reconciliation');
     expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
     expect(callsAsked(runId)).toEqual(['t1:s1']);
@@ -127,7 +133,10 @@ describe('a reset to the beginning', () => {
   });
 
   test('of a run that waits for an approval asks for it again and carries nothing out', async () => {
-    const runId = await world.run({ input: 'ask', contract: { effects: { mail: { approval: 'required' } } } });
+    const runId = await world.run({
+      input: 'ask',
+      contract: { effects: { mail: { approval: 'required' } } },
+    });
     await world.waitFor(runId, 'awaiting_approval');
     const { after } = await resetToStart(runId);
     await world.waitFor(
@@ -173,7 +182,9 @@ describe('a reset to the beginning', () => {
 async function timerOf(runId: string, execution: string): Promise<void> {
   await until('a timer is set', async () => {
     const { events } = await world.client.workflow.getHandle(runId, execution).fetchHistory();
-    const seen = (events ?? []).slice((events ?? []).findLastIndex((e) => e.workflowTaskFailedEventAttributes != null));
+    const seen = (events ?? []).slice(
+      (events ?? []).findLastIndex((e) => e.workflowTaskFailedEventAttributes != null),
+    );
     return seen.some(({ timerStartedEventAttributes: timer }) => timer != null);
   });
 }

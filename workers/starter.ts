@@ -25,8 +25,6 @@ const AdmittedMessage = z.object({
 
 /** Runs that one round asks for at a time. */
 const ROUND_MAX = 100;
-/** Notified starts under way at once; while Temporal is away each takes long, and the next round finds the others. */
-const NOTIFIED_MAX = 50;
 
 export interface StarterDeps {
   readonly db: Pool;
@@ -71,8 +69,6 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
   const startIfOwed = async (run: UnstartedRun): Promise<void> => {
     if (await isUnstarted(db, run.run_id)) await start(run);
   };
-  const underWay = new Set<Promise<void>>();
-
   return {
     /** Starts the run that a notification names: the quick way. What fails here is found by the next round. */
     async startNotified(payload: string): Promise<void> {
@@ -84,19 +80,7 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
         );
         return;
       }
-      if (underWay.size >= NOTIFIED_MAX) return;
-      const starting = startIfOwed(parsed.data);
-      underWay.add(starting);
-      try {
-        await starting;
-      } finally {
-        underWay.delete(starting);
-      }
-    },
-
-    /** Resolves when no notified start is under way any more: only then may the client's connection be closed. */
-    async settled(): Promise<void> {
-      await Promise.allSettled(underWay);
+      await startIfOwed(parsed.data);
     },
 
     /**

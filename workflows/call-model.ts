@@ -18,6 +18,7 @@ export async function callModel(run: Run): Promise<Answered> {
     );
     switch (answer.kind) {
       case 'answered':
+        run.stepAnswered();
         return answer;
       case 'failed':
         await waitAfterFailure(run, answer);
@@ -31,8 +32,7 @@ export async function callModel(run: Run): Promise<Answered> {
       case 'agent_unavailable':
         throw new RunFails('agent_unavailable');
       case 'control':
-        await run.flush();
-        await run.nudges.wait();
+        await run.waitForNews();
         break;
     }
   }

@@ -51,19 +51,23 @@ export class Run {
   step: number;
   state: RunState;
   readonly trail: TrailBuffer;
-  readonly nudges: Nudges;
+  readonly #nudges: Nudges;
   readonly act: ReturnType<typeof effectActivities>['act'];
   readonly think: ReturnType<typeof readActivities>['think'];
   readonly queryEffect: ReturnType<typeof readActivities>['queryEffect'];
   readonly #input: RunInput;
+  readonly #firstStep: number;
+  /** Whether this execution got further than where the next one would begin again. */
+  #hasAdvanced = false;
 
   constructor(input: RunInput, from: ResumePoint, nudges: Nudges) {
     this.id = input.runId;
     this.turn = from.turn;
     this.step = Math.max(from.step, 1);
+    this.#firstStep = this.step;
     this.state = from.state;
     this.trail = new TrailBuffer(input.runId, from.trailPosition);
-    this.nudges = nudges;
+    this.#nudges = nudges;
     this.#input = input;
     this.act = effectActivities(input.settings.heartbeatSeconds).act;
     const reads = readActivities(input.settings.heartbeatSeconds);
@@ -82,6 +86,11 @@ export class Run {
 
   note(entry: TrailEntry): void {
     this.trail.push(entry);
+  }
+
+  /** The model has answered the current step: from here on a next execution begins with it. */
+  stepAnswered(): void {
+    if (this.step > this.#firstStep) this.#hasAdvanced = true;
   }
 
   /** Makes everything durable and tells operators where the run rests. Before every wait and every end. */
@@ -108,12 +117,23 @@ export class Run {
   async pause(waitMs: number): Promise<void> {
     await this.flush();
     await sleep(waitMs);
+    this.#hasAdvanced = true;
+  }
+
+  /** A wait until somebody says that the ledger holds something new; the trail is flushed first. */
+  async waitForNews(): Promise<void> {
+    await this.flush();
+    await this.#nudges.wait();
+    this.#hasAdvanced = true;
   }
 
   /** Goes on in a fresh history before this one grows large; everything is durable first, so nothing is carried. */
   async continueAsNewIfLarge(): Promise<void> {
     const info = workflowInfo();
     if (!info.continueAsNewSuggested && info.historyLength < this.#input.settings.historyEventsMax) return;
+    // The next execution takes up the newest step from its beginning. One that got no further than that would hand over
+    // at the same place, and so would the next, for ever.
+    if (!this.#hasAdvanced) return;
     await this.flush();
     await continueAsNew<(input: RunInput) => Promise<unknown>>({
       ...this.#input,

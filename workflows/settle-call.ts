@@ -93,8 +93,7 @@ async function settleCall(run: Run, slot: number, first: CallAnswer | undefined)
         run.move('approval_closed', 'approval_expired');
         break;
       case 'control':
-        await run.flush();
-        await run.nudges.wait();
+        await run.waitForNews();
         break;
       case 'limit':
         throw new RunFails(answer.limit);

@@ -74,6 +74,11 @@ const CHECKS: Readonly<Record<string, string>> = {
      where e.state in ('committed', 'not_committed')
        and (c.effect_id is null or c.decided <> e.state or c.actor_id = ''
          or (c.source <> 'class' and c.evidence = '{}'::jsonb))`,
+  'the spend of a run is the spend of its attempts': `
+    select r.run_id, r.input_tokens, r.output_tokens from holdfast.runs r
+      left join lateral (select coalesce(sum(input_tokens), 0) as i, coalesce(sum(output_tokens), 0) as o
+                           from holdfast.model_attempts a where a.run_id = r.run_id) s on true
+     where (r.input_tokens, r.output_tokens) is distinct from (s.i, s.o)`,
 };
 
 /**

@@ -96,9 +96,11 @@ export interface World extends LedgerView {
   admit(request?: Request): Promise<string>;
   /** Admits a run and has the starter start it. @returns its id */
   run(request?: Request): Promise<string>;
+  /** @param options.connection a way to Temporal of the worker's own, by a proxy say */
   startWorker(options?: {
     readonly reach?: ReachFaultPoint;
     readonly options?: Partial<WorkerOptions>;
+    readonly connection?: NativeConnection;
   }): Promise<WorldWorker>;
   /** A worker as production runs it, in a process of its own, with faults. It starts admitted runs by itself. */
   startWorkerProcess(options?: {
@@ -265,11 +267,16 @@ class RunningWorld extends LedgerView implements World {
     return runId;
   }
 
-  async startWorker({ reach, options }: Parameters<World['startWorker']>[0] = {}): Promise<WorldWorker> {
+  async startWorker({
+    reach,
+    options,
+    connection,
+  }: Parameters<World['startWorker']>[0] = {}): Promise<WorldWorker> {
     const { db, catalogue, log, temporal, taskQueue } = this.#parts;
     const worker = await createRunWorker({
       ...{ db, catalogue, log, taskQueue },
-      ...{ connection: temporal.connection, client: temporal.client, namespace: temporal.namespace },
+      ...{ client: temporal.client, namespace: temporal.namespace },
+      connection: connection ?? temporal.connection,
       secrets: () => undefined,
       projectDir: this.folder,
       workflowBundle: await sharedBundle(),
@@ -386,6 +393,7 @@ export async function connectTemporal(address: string): Promise<WorldTemporal> {
   if (!isRuntimeInstalled) {
     Runtime.install({
       logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {}, log() {} },
+      telemetryOptions: { logging: { forward: {} } },
       shutdownSignals: [],
     });
     isRuntimeInstalled = true;
