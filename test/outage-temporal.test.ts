@@ -48,9 +48,9 @@ beforeAll(async () => {
   world = await startWorld({
     workers: 0,
     temporal: temporal.way,
-    // Long in reconciliation: the target shows what it did only in its third answer.
+    // In reconciliation for a while: the target shows what it did only in its second answer.
     httpTools: {
-      book: { query: { settlingSeconds: 30, equalAnswers: 2, intervalSeconds: 2, queriesMax: 20 } },
+      book: { query: { settlingSeconds: 6, equalAnswers: 2, intervalSeconds: 2, queriesMax: 20 } },
     },
   });
   worker = world.startWorkerProcess();
@@ -77,7 +77,6 @@ test('Temporal killed with -9 among runs in every state: all go on, and no effec
   await temporal.start();
   for (const { runId, parked } of runs) {
     await world.waitFor(runId, parked.ends, 60_000);
-    if (Object.keys(arrived(world, runId)).length > 1) console.log(parked, await world.describe(runId), await world.rows('select query, answer, counts, asked_at from holdfast.status_queries where run_id = $1', runId), await world.rows('select * from holdfast.late_receipts where run_id = $1', runId), await world.rows('select source, decided, evidence, note from holdfast.reconciliations where run_id = $1', runId), world.targetLog(runId));
     expect(arrived(world, runId)).toEqual(parked.arrivals === 0 ? {} : { [keyOf(runId)]: parked.arrivals });
     await checkRun(world, runId);
   }
@@ -113,7 +112,7 @@ async function park(): Promise<void> {
       runs.push({ runId, parked });
     }
   }
-  world.target.hideApplied(2 * TIMES);
+  world.target.hideApplied(TIMES);
   await world.starter.round();
   for (const { runId, parked } of runs) await world.waitFor(runId, parked.state);
   await until('the targets hold theirs', () => world.target.held() === 4 * TIMES);

@@ -136,3 +136,15 @@ test('70: Postgres too grows with the turns, not with their square', () => {
   expect(whole.postgresBytes / half.postgresBytes).toBeGreaterThan(1.7);
   expect(whole.postgresBytes / half.postgresBytes).toBeLessThan(2.3);
 });
+
+test('a step that fills a history by itself is finished, and not begun again for ever', async () => {
+  const crowd = reply(...Array.from({ length: 16 }, () => 'look'));
+  const world = await startWorld({
+    historyEventsMax: 50,
+    script: { scenarios: [when('crowds', crowd, crowd, crowd, DONE)] },
+  });
+  const runId = await world.run({ input: 'crowds' });
+  expect(await world.waitFor(runId, 'ended')).toMatchObject({ state: 'completed', tool_calls: 48 });
+  expect((await world.runRow(runId)).epoch).toBeGreaterThan(1);
+  await checkRun(world, runId);
+});

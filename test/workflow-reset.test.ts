@@ -14,6 +14,12 @@ let world: World;
 
 beforeAll(async () => {
   world = await startWorld({
+    httpTools: {
+      book: {
+        parallel: true,
+        query: { settlingSeconds: 2, equalAnswers: 2, intervalSeconds: 0.3, queriesMax: 100 },
+      },
+    },
     script: script(
       when('chain', reply('book'), reply('mail'), reply('pay'), DONE),
       when('given-up', reply('look', 'pay'), DONE),
@@ -162,6 +168,30 @@ describe('a reset to the beginning', () => {
       { tool: 'pay', state: 'succeeded' },
     ]);
     expect(arrived(world, runId)).toMatchObject({ [keyOf(runId)]: 1 });
+    await checkRun(world, runId);
+  });
+
+  test('while a settlement is under way settles it, and then gives up the read beside it that is over time', async () => {
+    const runId = await world.admit({ input: 'pair', contract: { retry: { series_seconds_max: 1 } } });
+    world.target.dial({ mode: 'drop_after', key: keyOf(runId, { slot: 0 }) });
+    world.target.dial({ mode: 'drop_before', key: keyOf(runId, { slot: 1 }) });
+    world.target.hideApplied(2);
+    await world.starter.round();
+    await world.waitFor(runId, 'reconciling');
+    await until('the time of the read is over', async () => {
+      const rows = await world.rows(
+        'select 1 from holdfast.effects where run_id = $1 and slot = 1 and series_deadline_at < clock_timestamp()',
+        runId,
+      );
+      return rows.length === 1;
+    });
+    await resetToStart(runId);
+    await world.waitFor(runId, 'completed');
+    expect(await world.effects(runId)).toMatchObject([
+      { tool: 'book', state: 'committed', attempts: 1 },
+      { tool: 'look', state: 'not_committed' },
+    ]);
+    expect((await world.path(runId)).filter((state) => state === 'reconciling').length).toBeLessThan(4);
     await checkRun(world, runId);
   });
 

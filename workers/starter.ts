@@ -1,4 +1,4 @@
-import type { Client } from '@temporalio/client';
+import type { Client, WorkflowStartOptions } from '@temporalio/client';
 import { isGrpcServiceError, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import { defineSearchAttributeKey, TypedSearchAttributes } from '@temporalio/common';
 import type { Pool } from 'pg';
@@ -23,6 +23,12 @@ const AdmittedMessage = z.object({
   task_queue: z.string(),
 });
 
+/**
+ * Longest a call to Temporal may take, its client's own retries included: without it one that meets silence takes as
+ * long as the connection lives. What is given up may have been done all the same; the next round sees.
+ */
+export const TEMPORAL_CALL_MS = 10_000;
+
 /** Runs that one round asks for at a time. */
 const ROUND_MAX = 100;
 
@@ -44,7 +50,7 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
   const start = async (run: UnstartedRun): Promise<'started' | 'there'> => {
     const input: RunInput = { version: RUN_INPUT_VERSION, runId: run.run_id, continued: 0, settings };
     try {
-      await client.workflow.start(WORKFLOW_TYPE, {
+      const options: WorkflowStartOptions = {
         workflowId: run.run_id,
         taskQueue: run.task_queue,
         args: [input],
@@ -57,7 +63,10 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
           { key: attributeOf(SEARCH_ATTRIBUTES.job), value: run.job_id },
         ]),
         staticSummary: `agent ${run.agent}`,
-      });
+      };
+      await client.withDeadline(Date.now() + TEMPORAL_CALL_MS, () =>
+        client.workflow.start(WORKFLOW_TYPE, options),
+      );
       return 'started';
     } catch (error) {
       if (error instanceof WorkflowExecutionAlreadyStartedError) return 'there';
