@@ -224,7 +224,12 @@ describe('an impossible row', () => {
     [
       'a second owner of one epoch',
       `insert into holdfast.run_executions select run_id, 'other', epoch, reason from holdfast.run_executions limit 1`,
-      'run_executions_run_id_epoch_key',
+      'run_executions_pkey',
+    ],
+    [
+      'an execution that owns a run twice',
+      `insert into holdfast.run_executions select run_id, execution, 99, reason from holdfast.run_executions limit 1`,
+      'run_executions_once',
     ],
     [
       'a second use of one start key',

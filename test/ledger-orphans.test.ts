@@ -113,6 +113,18 @@ describe('closing', () => {
     expect(await closeOrphan(ledger.db, `run_${'0'.repeat(32)}`, 1, 'workflow_failed')).toBeUndefined();
   });
 
+  test('is done again when a run that was swept is taken over and lost once more', async () => {
+    const run = await ledger.newStep([callOf('opaque')]);
+    await run.call(0).claimed();
+    let owner = run;
+    for (let time = 0; time < 3; time += 1) {
+      expect(await close(run)).toBe('needs_reconciliation');
+      owner = await owner.takenOver();
+      expect((await owner.call(0).examine()).kind).toBe('effect');
+    }
+    expect(await ledger.runRow(run.runId)).toMatchObject({ epoch: 7, owner_execution: owner.execution });
+  });
+
   test('by twenty sweepers at once is one ending', async () => {
     const run = await ledger.newRun();
     await run.start();

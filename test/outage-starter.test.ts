@@ -24,7 +24,8 @@ let world: World;
 /** A Temporal that knows nothing of any run: one whose retention is over, or that lost its data. */
 let forgetful: OwnTemporal;
 beforeAll(async () => {
-  [world, forgetful] = await Promise.all([startWorld(), startOwnTemporal()]);
+  // Heartbeats far apart: that its workflow was terminated reaches no activity while a test looks.
+  [world, forgetful] = await Promise.all([startWorld({ heartbeatSeconds: 120 }), startOwnTemporal()]);
 });
 
 describe('a start', () => {
@@ -109,17 +110,18 @@ describe('a start', () => {
   });
 
   test('that reaches a Temporal which has forgotten the run all the same does nothing, and ends', async () => {
-    const runId = await world.run();
-    await world.waitFor(runId, 'completed');
-    const before = await everythingOf(runId);
-    const other = await startWorld({ temporal: forgetful.way, databaseUrl: world.databaseUrl });
+    const own = await startWorld();
+    const runId = await own.run();
+    await own.waitFor(runId, 'completed');
+    const before = await everythingOf(runId, own);
+    const other = await startWorld({ temporal: forgetful.way, databaseUrl: own.databaseUrl });
     const handle = await other.client.workflow.start(WORKFLOW_TYPE, {
       workflowId: runId,
       taskQueue: other.taskQueue,
       args: [{ version: 1, runId, continued: 0, settings: SETTINGS }],
     });
     expect(await handle.result()).toEqual({ state: 'completed' });
-    expect(await everythingOf(runId)).toEqual(before);
+    expect(await everythingOf(runId, own)).toEqual(before);
   });
 });
 
@@ -143,12 +145,12 @@ describe('a sweep', () => {
       await world.waitFor(runId, state as keyof typeof live);
     }
     await until('two are held', () => world.target.held() === 2);
-    const before = await Promise.all(Object.values(live).map(everythingOf));
+    const before = await Promise.all(Object.values(live).map((runId) => everythingOf(runId)));
     await world.client.workflow.getHandle(dead).terminate();
 
     const other = createSweeper({ db: world.db, client: world.client, quietSeconds: 0, log: world.log });
     await Promise.all([world.sweeper.round(), other.round(), world.sweeper.round()]);
-    expect(await Promise.all(Object.values(live).map(everythingOf))).toEqual(before);
+    expect(await Promise.all(Object.values(live).map((runId) => everythingOf(runId)))).toEqual(before);
     expect(await world.runRow(dead)).toMatchObject({
       state: 'needs_reconciliation',
       reason: 'workflow_terminated',
@@ -241,9 +243,9 @@ async function isConfirmed(runId: string): Promise<boolean> {
 }
 
 /** What the ledger holds of a run, as far as a second workflow could change it. */
-async function everythingOf(runId: string): Promise<unknown> {
-  const run = await world.runRow(runId);
-  return { run, effects: await world.effects(runId), events: await world.events(runId) };
+async function everythingOf(runId: string, ledger: World = world): Promise<unknown> {
+  const run = await ledger.runRow(runId);
+  return { run, effects: await ledger.effects(runId), events: await ledger.events(runId) };
 }
 
 /** Executions that Temporal knows of this workflow id; its lists lag behind, so it is asked until it knows one. */

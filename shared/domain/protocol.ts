@@ -190,8 +190,7 @@ export interface ResumePoint {
   /** Until a run in `retry_wait` may try again; 0 in every other state. */
   readonly retryMsLeft: number;
 }
-export type TakeOverAnswer =
-  ResumePoint | { readonly kind: 'lost_ownership' };
+export type TakeOverAnswer = ResumePoint | { readonly kind: 'lost_ownership' };
 
 /** What the workflow may ask of the world; activities/ implements it, workflows/ proxies it. */
 export interface RunActivities {

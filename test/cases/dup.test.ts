@@ -16,6 +16,7 @@ beforeAll(async () => {
     httpTools: {
       // Never waits for its target longer than a second.
       hasty: { description: 'Mails.', class: 'opaque', url: '/opaque', timeoutSeconds: 1 },
+      lasting: { description: 'Mails.', class: 'opaque', url: '/opaque', timeoutSeconds: 60 },
       brisk: {
         ...{ description: 'Pays.', class: 'keyed', url: '/keyed', timeoutSeconds: 1 },
         keyed: { windowSeconds: 3_600, resendsMax: 3, comparesBodies: true },
@@ -31,7 +32,7 @@ beforeAll(async () => {
       ),
       when('six', reply(call('mail', { note: 'hi' })), reply(call('mail', { note: 'hi' })), DONE),
       when('fourteen', reply('pay'), reply('mail'), DONE),
-      ...['pay', 'mail', 'book', 'hasty', 'brisk'].map((tool) => when(tool, reply(tool), DONE)),
+      ...['pay', 'mail', 'book', 'hasty', 'lasting', 'brisk'].map((tool) => when(tool, reply(tool), DONE)),
     ),
   });
   worker = await world.startWorker();
@@ -196,11 +197,12 @@ test('9: one start, posted three times at once, is one run, one workflow and one
 });
 
 test('10: whoever comes up and looks around leaves a live call alone', async () => {
-  const runId = await world.admit({ input: 'mail' });
+  const runId = await world.admit({ input: 'lasting' });
   world.target.dial({ mode: 'hold_before', key: keyOf(runId), times: 1 });
   await world.starter.round();
   await until('the call arrived', () => keyOf(runId) in arrived(world, runId));
-  const second = await world.startWorker();
+  const second = world.startWorkerProcess();
+  await second.ready;
   for (let round = 0; round < 3; round += 1) {
     await world.starter.round();
     await world.sweeper.round();
@@ -208,7 +210,7 @@ test('10: whoever comes up and looks around leaves a live call alone', async () 
   }
   world.target.release();
   await world.waitFor(runId, 'completed');
-  await second.stop();
+  await second.signal('SIGTERM');
   expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
   expect(await world.path(runId)).toEqual(['admitted', 'running', 'completed']);
   await checkRun(world, runId);
