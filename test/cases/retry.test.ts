@@ -55,7 +55,7 @@ beforeAll(async () => {
         ...[pay('{"amount":'), pay('null'), reply({ name: 'pya', argumentsText: '{"amount":10}' })],
         ...[good, DONE],
       ),
-      when('half', { text: 'I will pay.', ...pay('{"amount":1'), stopReason: 'length' }, good, DONE),
+      when('half', { text: 'I will pay.', ...pay('{"amount":1'), stopReason: 'length' }),
       when('fenced', pay('```json\n{"amount":10}\n```'), good, DONE),
       when('empty', pay(''), pay('   '), good, DONE),
       when('others', pay('{"amount":10,"extra":1}'), pay('[10]'), pay('{"amount":0}'), good, DONE),
@@ -135,7 +135,6 @@ test('88: arguments that do not fit are answered at once, and nothing is tried o
 describe('89: F10: what a model writes that is no call', () => {
   test.each([
     ['broken', 3, 'broken JSON, null, and a tool that is not there'],
-    ['half', 1, 'a call cut off in the middle'],
     ['fenced', 1, 'a call in a code fence'],
     ['empty', 2, 'no arguments at all'],
     ['others', 3, 'arguments that the schema refuses'],
@@ -168,6 +167,7 @@ describe('89: F10: what a model writes that is no call', () => {
 
   test.each([
     ['cut-short', 'model_output_truncated'],
+    ['half', 'model_output_truncated'],
     ['filtered', 'model_content_refused'],
     ['calls-nothing', 'model_failed'],
     ['no-money', 'provider_needs_person'],
@@ -176,6 +176,7 @@ describe('89: F10: what a model writes that is no call', () => {
     await world.waitFor(runId, 'ended');
     expect(await world.runRow(runId)).toMatchObject({ state: 'failed', reason });
     expect(modelRequests(world, runId)).toHaveLength(1);
+    expect(await world.effects(runId)).toEqual([]);
     await checkRun(world, runId);
   });
 
