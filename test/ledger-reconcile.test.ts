@@ -155,6 +155,14 @@ describe('a late receipt', () => {
     expect(await call.state()).toBe(state);
   });
 
+  test('of a read is the answer where there is one, whatever its other attempts met with', async () => {
+    const call = await ledger.newCall('read');
+    const [first, second] = [await call.lose(), await call.lose()];
+    await call.settle(first, 'rejected');
+    await call.settle(second, 'succeeded');
+    expect(await call.beginQuery()).toMatchObject({ state: 'committed' });
+  });
+
   test('of one attempt settles nothing against another that is silent', async () => {
     const call = await ledger.newCall('keyed');
     const first = await call.lose();
