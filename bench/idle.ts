@@ -58,7 +58,7 @@ async function startAll(dataDir: string, stops: (() => Promise<unknown>)[]): Pro
   let output = '';
   const ready = new Promise<void>((resolve) => {
     for (const stream of [child.stdout, child.stderr]) {
-      stream.on('data', (chunk: Buffer) => {
+      stream?.on('data', (chunk: Buffer) => {
         output += chunk.toString();
         if (output.includes('Ctrl-C stops all of it')) resolve();
       });

@@ -33,9 +33,9 @@ export interface StepFigures {
   readonly last_quarter_by_first: number;
 }
 
-/** Runs side by side: enough to keep the machine busy, few enough that each has its turn soon. */
-const AT_ONCE = 4;
-const SHORT_RUNS = 20;
+/** Runs side by side: few, so that each step has its turn at once and the whole stays short. */
+const AT_ONCE = 2;
+const SHORT_RUNS = 14;
 
 /**
  * What a step costs in a run of a few and in a run of many. The short runs come before and after the long ones, so

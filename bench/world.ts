@@ -60,6 +60,11 @@ export async function inWorld<T>(options: WorldOptions, use: (world: World) => P
       process.exitCode = 1;
       options.say(`not all of it could be stopped: ${failures.map(String).join('; ')}`);
     }
+  }
+}
+
+async function build(options: WorldOptions, stops: Stop[]): Promise<World> {
+  const dataDir = await makeFolder(stops);
   const { postgres, temporal } = await startServers(options, dataDir, stops);
   options.signal.throwIfAborted();
   const databaseUrl = postgres.url;

@@ -4,7 +4,8 @@ import { EFFECT_STATES, type EffectState } from '../shared/domain/effect-machine
 import { CLOSE_TEXTS } from '../shared/ledger/effects.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import type { LedgerCall } from './support/ledger-call.js';
-import { callOf, openLedger, type LedgerWorld } from './support/ledger-world.js';
+import { callOf } from './support/ledger-run.js';
+import { openLedger, type LedgerWorld } from './support/ledger-world.js';
 
 // Goal: an outcome that nobody knows is settled by evidence alone, by a bounded series of questions, and by each of
 // them once; what cannot be settled so is a person's (SPEC 3.6).
