@@ -115,13 +115,17 @@ describe('a writer that commits late', () => {
     await warn(slow, run, run.position + 1);
     const before = await seqsOf(run);
     const settled = run.call(0).settle(claim, 'succeeded');
-    await until('the second writer waits for the first', async () => {
-      const [found] = await ledger.rows<{ n: number }>(
-        `select count(*)::int as n from pg_stat_activity where datname = current_database()
+    await until(
+      'the second writer waits for the first',
+      async () => {
+        const [found] = await ledger.rows<{ n: number }>(
+          `select count(*)::int as n from pg_stat_activity where datname = current_database()
             and wait_event_type = 'Lock' and query like '%settle_effect%'`,
-      );
-      return found!.n > 0;
-    });
+        );
+        return found!.n > 0;
+      },
+      20_000,
+    );
     expect(await seqsOf(run)).toStrictEqual(before);
     await slow.query('commit');
     await settled;
@@ -200,13 +204,17 @@ describe('a conflict', () => {
     const writer = await connect({ deadlock_timeout: '50ms' });
     const attemptId = newId('att');
     const claim = untilAnswered(() => claimBy(writer, run, attemptId));
-    await until('the claim holds the run and waits for the effect', async () => {
-      const [found] = await ledger.rows<{ n: number }>(
-        `select count(*)::int as n from pg_stat_activity where datname = current_database()
+    await until(
+      'the claim holds the run and waits for the effect',
+      async () => {
+        const [found] = await ledger.rows<{ n: number }>(
+          `select count(*)::int as n from pg_stat_activity where datname = current_database()
             and wait_event_type = 'Lock' and query like '%claim_effect%'`,
-      );
-      return found!.n > 0;
-    });
+        );
+        return found!.n > 0;
+      },
+      20_000,
+    );
     // Closes the circle; whichever Postgres ends, the claim is made once.
     await crossing
       .query('select from holdfast.runs where run_id = $1 for update', [run.runId])

@@ -7,6 +7,7 @@ import { DEFAULT_LIMITS } from '../../api/deps.js';
 import type { ApiLimits } from '../../api/deps.js';
 import { startHttpServer } from '../../api/http-server.js';
 import { checkReadiness } from '../../api/readiness.js';
+import { until as untilWithin } from './until.js';
 import { registerAgent } from '../../shared/ledger/admission.js';
 import { createLedgerPool } from '../../shared/ledger/database.js';
 import { startEventHub } from '../../shared/ledger/reads/event-hub.js';
@@ -164,11 +165,7 @@ export async function openWay(databaseUrl: string): Promise<CuttableWay> {
 
 /** Waits until `look` answers true. Fails with `what` when it has not within ten seconds. */
 export async function until(what: string, look: () => boolean | Promise<boolean>): Promise<void> {
-  const deadline = Date.now() + 10_000;
-  while (!(await look())) {
-    if (Date.now() > deadline) throw new Error(`not within ten seconds: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
+  await untilWithin(what, look, 10_000);
 }
 
 const AGENT = {

@@ -1,12 +1,14 @@
-/** Waits until `look` says yes. Fails with `what` when it has not within `deadlineMs`. */
-export async function until(
+/** Waits until `look` gives something else than undefined or false. Fails with `what` when it has not in time. */
+export async function until<T>(
   what: string,
-  look: () => boolean | Promise<boolean>,
-  deadlineMs = 20_000,
-): Promise<void> {
+  look: () => T | Promise<T>,
+  deadlineMs = 30_000,
+): Promise<Exclude<T, undefined | false>> {
   const deadline = performance.now() + deadlineMs;
-  while (!(await look())) {
+  for (;;) {
+    const found = await look();
+    if (found !== undefined && found !== false) return found as Exclude<T, undefined | false>;
     if (performance.now() > deadline) throw new Error(`not within ${deadlineMs} ms: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
+    await new Promise((resolve) => setTimeout(resolve, 25));
   }
 }

@@ -6,6 +6,7 @@ import type { Client } from '@temporalio/client';
 import type { NativeConnection, WorkerOptions } from '@temporalio/worker';
 import pg from 'pg';
 import { afterAll } from 'vitest';
+export { until } from './until.js';
 import type { ReachFaultPoint } from '../../activities/fault-points.js';
 import { loadProject, type Project } from '../../activities/project/load-project.js';
 import { manifestOf, ToolCatalogue } from '../../activities/tools/catalogue.js';
@@ -126,21 +127,6 @@ export function keyOf(
   { step = 1, slot = 0, redo = 0 }: { step?: number; slot?: number; redo?: number } = {},
 ): string {
   return `${runId}:t1:s${step}:c${slot}${redo > 0 ? `:r${redo}` : ''}`;
-}
-
-/** Waits until `look` gives something else than undefined or false. Fails with `what` when it has not in time. */
-export async function until<T>(
-  what: string,
-  look: () => T | Promise<T>,
-  deadlineMs = 30_000,
-): Promise<Exclude<T, undefined | false>> {
-  const deadline = performance.now() + deadlineMs;
-  for (;;) {
-    const found = await look();
-    if (found !== undefined && found !== false) return found as Exclude<T, undefined | false>;
-    if (performance.now() > deadline) throw new Error(`not within ${deadlineMs} ms: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 25));
-  }
 }
 
 export async function startWorld(options: WorldOptions = {}): Promise<World> {
