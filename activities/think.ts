@@ -1,4 +1,3 @@
-import { ApplicationFailure } from '@temporalio/common';
 import type { AgentManifest } from '../shared/domain/agents.js';
 import type { ModelOutcome, ToolSpec } from '../shared/domain/models.js';
 import type { ThinkAnswer, ThinkInput } from '../shared/domain/protocol.js';
@@ -52,10 +51,6 @@ export function createThink(deps: ActivityDeps) {
       const manifest = await untilLedgerAnswers(scope, deps.log, () => manifestOf(claim));
       if (manifest === undefined) return { kind: 'agent_unavailable' };
       const { outcome, chunks } = await request(deps, scope, input, { claim, manifest, transcript });
-      // Aborted from outside (a shutdown, a cancel): the attempt ends without a word, like that of a lost worker.
-      if (outcome.kind === 'failed' && outcome.reason === 'aborted' && scope.signal.aborted) {
-        throw ApplicationFailure.retryable('aborted', 'aborted');
-      }
       await deps.reach('think.after_answer');
 
       const answer =
