@@ -2,7 +2,9 @@ import type { ActAnswer, ActInput } from '../shared/domain/protocol.js';
 import { parseStrictJson } from '../shared/domain/strict-json.js';
 import type { JsonObject } from '../shared/domain/json.js';
 import { sha256 } from '../shared/ledger/digest.js';
+import { openApproval } from '../shared/ledger/approvals.js';
 import {
+  type ApprovalRequired,
   claimEffect,
   type ClaimedEffect,
   type EffectSettlement,
@@ -29,6 +31,7 @@ export function createAct(deps: ActivityDeps) {
       await deps.reach('act.before_claim');
       const claimBegan = performance.now();
       const claim = await claimOrRefusal(deps, scope, input);
+      if (claim.kind === 'approval_required') return await requireApproval(deps, scope, claim);
       if (claim.kind !== 'claimed') return claim;
       await deps.reach('act.after_claim');
 
@@ -44,11 +47,29 @@ export function createAct(deps: ActivityDeps) {
     });
 }
 
+/** Lets a person see what will run before it does. The claim comes again when they have decided. */
+async function requireApproval(
+  deps: ActivityDeps,
+  scope: ActivityScope,
+  { needed }: ApprovalRequired,
+): Promise<ActAnswer> {
+  if (needed !== null) {
+    const opened = await orRefused(() =>
+      untilLedgerAnswers(scope, deps.log, async () => {
+        await openApproval(deps.db, scope, needed);
+        return { kind: 'opened' as const };
+      }),
+    );
+    if (opened.kind !== 'opened') return opened;
+  }
+  return { kind: 'approval_required' };
+}
+
 async function claimOrRefusal(
   deps: ActivityDeps,
   scope: ActivityScope,
   input: ActInput,
-): Promise<ClaimedEffect | ActAnswer> {
+): Promise<ClaimedEffect | ApprovalRequired | Exclude<ActAnswer, { kind: 'approval_required' }>> {
   // One id for every repetition of this claim: if its acknowledgement is lost, it is still ours.
   const attemptId = newId('att');
   try {

@@ -29,6 +29,8 @@ const SWEEPER_PAUSE_MS = 10_000;
 const HISTORY_EVENTS_MAX = 2_000;
 /** Evidence that came for a run which waits for some. */
 const EVIDENCE_CHANNEL = 'holdfast_evidence';
+/** Something about a run was decided: a command, an approval, a settlement. */
+const NUDGE_CHANNEL = 'holdfast_nudge';
 
 export interface WorkerProcessOptions {
   readonly env: Readonly<Record<string, string | undefined>>;
@@ -116,10 +118,11 @@ function startBackground(
   const sweeping = repeat('sweeper', SWEEPER_PAUSE_MS, log, async () => {
     await sweeper.round();
     await sweeper.nudgeLateEvidence();
+    await sweeper.nudgeUndecided();
   });
   const listener = listen({
     databaseUrl: config.databaseUrl,
-    channels: [ADMITTED_CHANNEL, EVIDENCE_CHANNEL],
+    channels: [ADMITTED_CHANNEL, EVIDENCE_CHANNEL, NUDGE_CHANNEL],
     onMessage(channel, payload) {
       const told =
         channel === ADMITTED_CHANNEL ? starter.startNotified(payload) : nudge(client, payload, log);

@@ -11,8 +11,7 @@ export async function reconcile(run: Run, slot: number, effect: EffectStanding):
   let standing = effect;
   for (;;) {
     if (standing.next === 'person') {
-      await run.flush();
-      await run.nudges.wait();
+      await run.waitForNews(null);
     }
     run.move('reconcile', standing.next === 'late_receipt' ? 'late_receipt' : 'status_query');
     standing = await querySeries(run, slot);
@@ -24,7 +23,7 @@ export async function reconcile(run: Run, slot: number, effect: EffectStanding):
 }
 
 /** Asks until the effect is settled or no query is left. */
-async function querySeries(run: Run, slot: number): Promise<EffectStanding> {
+export async function querySeries(run: Run, slot: number): Promise<EffectStanding> {
   for (;;) {
     await run.continueAsNewIfLarge();
     const answer = await run.trail.ride<ExamineAnswer>((trail) =>
@@ -34,6 +33,6 @@ async function querySeries(run: Run, slot: number): Promise<EffectStanding> {
     );
     if (answer.kind === 'absent') throw new Error('bug: an unknown effect has no row');
     if (answer.state !== 'unknown' || answer.next !== 'query') return answer;
-    await run.pause(answer.queryWaitMs ?? 1_000);
+    await run.waitFor(answer.queryWaitMs ?? 1_000);
   }
 }

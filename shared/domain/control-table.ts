@@ -1,10 +1,4 @@
-import {
-  CONTROL_STATES,
-  type ControlState,
-  isTerminal,
-  RUN_STATES,
-  type RunState,
-} from './run-machine.js';
+import { CONTROL_STATES, type ControlState, isTerminal, RUN_STATES, type RunState } from './run-machine.js';
 
 /**
  * What a command makes of a run (SPEC 4), as data: every command by every state of both regions. The ledger judges by

@@ -123,13 +123,6 @@ begin
   return r;
 end $$;
 
--- Runs with a command that was accepted and not decided for a while: their workflow is told again.
-create function holdfast.runs_with_open_commands(p_limit integer, p_quiet_seconds integer) returns table (run_id text)
-language sql stable security definer set search_path = holdfast, pg_temp as $$
-  select distinct run_id from holdfast.commands
-   where fate = 'accepted' and created_at < clock_timestamp() - make_interval(secs => p_quiet_seconds) limit p_limit
-$$;
-
 -- Resume re-claims the run under a new epoch (SPEC 3.4): what an attempt of before the pause still says is late.
 create function holdfast.claim_resume(p_run text, p_execution text, p_from bigint, p_trail jsonb) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
@@ -150,4 +143,4 @@ create trigger no_delete before delete on holdfast.commands for each row execute
 
 grant select on holdfast.commands to holdfast_app;
 revoke execute on all functions in schema holdfast from public;
-grant execute on function holdfast.submit_command, holdfast.runs_with_open_commands, holdfast.claim_resume to holdfast_app;
+grant execute on function holdfast.submit_command, holdfast.claim_resume to holdfast_app;
