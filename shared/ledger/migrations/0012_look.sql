@@ -30,8 +30,12 @@ end $$;
 create function holdfast.runs_to_nudge(p_limit integer, p_quiet_seconds integer) returns table (run_id text)
 language sql stable security definer set search_path = holdfast, pg_temp as $$
   select run_id from (
-    select c.run_id from holdfast.commands c
-     where c.fate = 'accepted' and c.created_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
+    -- A call in flight ends first, and what must be found out takes its time: there is nothing to tell then.
+    select c.run_id from holdfast.commands c join holdfast.runs r using (run_id)
+     where c.fate = 'accepted'
+       and case c.kind when 'pause' then r.state <> 'running'
+                       when 'cancel' then r.state not in ('needs_reconciliation', 'reconciling') else true end
+       and c.created_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union
     select i.run_id from holdfast.interrupts i join holdfast.runs r using (run_id)
      where i.state in ('approved', 'denied') and r.state = 'awaiting_approval' and r.control = 'active'
