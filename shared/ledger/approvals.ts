@@ -115,7 +115,9 @@ const DECIDE = {
 
 /** One person's word on an approval. Of any number at once, each is judged after the one before. */
 export async function decideApproval(db: Db, decision: NewDecision): Promise<Decided> {
+  // A key that another person used says nothing about this one's word.
   const said = {
+    actorId: decision.actorId.trim().toLowerCase(),
     interruptId: decision.interruptId,
     decision: decision.decision,
     scopeSha256: decision.scopeSha256,

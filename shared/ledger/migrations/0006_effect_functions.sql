@@ -209,11 +209,8 @@ begin
     v_approval := holdfast.approval_standing(r, e);
     case v_approval ->> 'kind'
       when 'ready' then
-        update holdfast.interrupts set state = 'consumed', consumed_at = clock_timestamp(), consumed_by = e.effect_id
-         where interrupt_id = v_approval ->> 'interrupt_id';
-        r := holdfast.append_event(r, 'interrupt.consumed', jsonb_build_object(
-          'interrupt_id', v_approval ->> 'interrupt_id', 'effect_id', e.effect_id));
-      when 'expired', 'denied', 'spent' then
+        null;
+      when 'expired', 'denied', 'changed', 'spent' then
         r := holdfast.deny_effect(r, e, v_approval ->> 'kind');
         perform holdfast.save_run(r);
         return holdfast.effect_standing(r, holdfast.newest_effect(p_run, p_turn, p_step, p_slot));
@@ -233,6 +230,13 @@ begin
   if not v_resend and clock_timestamp() >= r.deadline_at then
     perform holdfast.save_run(r);
     return jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock');
+  end if;
+  -- Nothing forbids the dispatch any more, so that an approval is used by what really leaves.
+  if v_approval is not null then
+    update holdfast.interrupts set state = 'consumed', consumed_at = clock_timestamp(), consumed_by = e.effect_id
+     where interrupt_id = v_approval ->> 'interrupt_id';
+    r := holdfast.append_event(r, 'interrupt.consumed', jsonb_build_object(
+      'interrupt_id', v_approval ->> 'interrupt_id', 'effect_id', e.effect_id));
   end if;
 
   -- What follows a lost worker, or an attempt that did nothing, is no further use of the bounded count.
@@ -272,6 +276,7 @@ begin
     'callId', e.call_id, 'toolName', e.tool, 'isError', true, 'text', case p_why
       when 'denied' then 'Not done: a person refused this call.' || coalesce(' They said: ' || nullif(v_note, ''), '')
       when 'expired' then 'Not done: the approval that this call needs was not given in time. Nobody refused it.'
+      when 'changed' then 'Not done: what was to run is no longer what a person was asked to approve.'
       else 'Not done: the approval that this call needs cannot be used.' end));
   return holdfast.append_event(r, 'effect.closed', jsonb_build_object(
     'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step, 'slot', e.slot, 'state', 'denied',

@@ -77,6 +77,10 @@ begin
       case v_verdict when 'accepted' then 'accepted' when 'same' then 'applied' else 'rejected' end,
       case when v_verdict in ('accepted', 'same') then null else v_verdict end,
       r.state, r.control, case when v_verdict = 'accepted' then null else clock_timestamp() end);
+  -- The feed of a run ends with the run; the row is there all the same.
+  if r.ended_at is not null then
+    return jsonb_build_object('kind', 'stored', 'command_id', p_command_id);
+  end if;
   r := holdfast.append_event(r, 'command.' || case v_verdict when 'accepted' then 'accepted' when 'same' then 'applied'
          else 'rejected' end, jsonb_strip_nulls(jsonb_build_object('command_id', p_command_id, 'kind', p_kind,
          'actor_id', p_actor, 'authority', p_authority,

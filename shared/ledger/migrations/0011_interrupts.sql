@@ -37,6 +37,7 @@ create table holdfast.interrupts (
 -- One wait at a time for one effect.
 create unique index interrupts_open on holdfast.interrupts (effect_id, kind) where state in ('open', 'approved');
 create index interrupts_by_tenant on holdfast.interrupts (tenant_id, interrupt_id);
+create index interrupts_waiting on holdfast.interrupts (tenant_id, interrupt_id) where state in ('open', 'approved');
 create index interrupts_by_run on holdfast.interrupts (run_id);
 
 -- What each person said: append-only, one word of each person for one wait.
@@ -92,6 +93,10 @@ begin
      or p_scope ->> 'tool_version' is distinct from e.tool_version then
     raise exception 'scope_mismatch: the scope is not that of %', p_effect using errcode = 'HF011';
   end if;
+  -- An opening that is repeated late, after the wait was decided or used, opens no second one.
+  if e.state <> 'intended' or e.attempts > 0 or holdfast.approval_standing(r, e) ->> 'kind' <> 'needed' then
+    return jsonb_build_object('kind', 'open');
+  end if;
   insert into holdfast.interrupts (interrupt_id, kind, tenant_id, run_id, turn, step, slot, effect_id, requested_by,
       scope, scope_sha256, answer_schema, required_role, quorum, expires_at, on_expiry)
     values (p_interrupt_id, 'approval', e.tenant_id, p_run, e.turn, e.step, e.slot, e.effect_id, e.requested_by,
@@ -107,7 +112,8 @@ begin
 end $$;
 
 -- Where the approval of an effect stands, as the claim sees it. Expiry is judged by the database's clock, here and
--- nowhere else. `ready` means: approved, unexpired, this very digest, not yet used.
+-- nowhere else. `ready` means: approved, unexpired, this very digest over the bytes that will leave, not yet used.
+-- `changed`: what stands in the ledger is not what was approved; that is never dispatched.
 create function holdfast.approval_standing(r holdfast.runs, e holdfast.effects) returns jsonb language plpgsql as $$
 declare
   i holdfast.interrupts;
@@ -122,6 +128,12 @@ begin
     update holdfast.interrupts set state = 'expired', decided_at = coalesce(decided_at, clock_timestamp())
      where interrupt_id = i.interrupt_id;
     return jsonb_build_object('kind', 'expired', 'interrupt_id', i.interrupt_id);
+  end if;
+  if i.state in ('open', 'approved') and (e.arguments_sha256 is distinct from i.scope ->> 'arguments_sha256'
+       or e.arguments_sha256 <> encode(sha256(convert_to(e.arguments, 'UTF8')), 'hex')) then
+    update holdfast.interrupts set state = 'superseded', decided_at = coalesce(decided_at, clock_timestamp())
+     where interrupt_id = i.interrupt_id;
+    return jsonb_build_object('kind', 'changed', 'interrupt_id', i.interrupt_id);
   end if;
   return jsonb_build_object('kind', case i.state when 'approved' then 'ready' when 'open' then 'open'
       when 'expired' then 'expired' when 'denied' then 'denied' else 'spent' end,
@@ -140,6 +152,8 @@ declare
   d holdfast.decisions;
   v_approvals integer;
   v_state text;
+  -- One instant for the judgement and the row: decided before the expiry, or not at all.
+  v_at timestamptz;
   v_refusal text;
 begin
   select * into i from holdfast.interrupts where interrupt_id = p_interrupt and tenant_id = p_tenant;
@@ -149,12 +163,14 @@ begin
   -- The run first, as everywhere: one order of locks.
   select * into r from holdfast.runs where run_id = i.run_id for update;
   select * into i from holdfast.interrupts where interrupt_id = p_interrupt for update;
+  v_at := clock_timestamp();
   select * into d from holdfast.decisions where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
   if found then
     return jsonb_build_object('kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
   end if;
   v_refusal := case
-    when i.state = 'expired' or (i.state in ('open', 'approved') and clock_timestamp() >= i.expires_at) then 'interrupt_expired'
+    when i.state = 'withdrawn' then 'run_ended'
+    when i.state = 'expired' or (i.state in ('open', 'approved') and v_at >= i.expires_at) then 'interrupt_expired'
     when p_decision = 'revoke' and i.state <> 'approved' then 'not_revocable'
     when p_decision <> 'revoke' and i.state <> 'open' then 'interrupt_decided'
     when p_authority <> i.required_role then 'role_required'
@@ -165,9 +181,12 @@ begin
     when r.ended_at is not null or r.control = 'cancel_requested' then 'run_ended'
   end;
   if v_refusal is not null then
-    r := holdfast.append_event(r, 'interrupt.decision_refused', jsonb_build_object(
-      'interrupt_id', i.interrupt_id, 'actor_id', p_actor, 'decision', p_decision, 'code', v_refusal));
-    perform holdfast.save_run(r);
+    -- The feed of a run ends with the run.
+    if r.ended_at is null then
+      r := holdfast.append_event(r, 'interrupt.decision_refused', jsonb_build_object(
+        'interrupt_id', i.interrupt_id, 'actor_id', p_actor, 'decision', p_decision, 'code', v_refusal));
+      perform holdfast.save_run(r);
+    end if;
     return jsonb_build_object('kind', 'refused', 'code', v_refusal);
   end if;
 
@@ -179,7 +198,7 @@ begin
   v_state := case p_decision when 'deny' then 'denied' when 'revoke' then 'revoked'
     else case when v_approvals >= i.quorum then 'approved' else 'open' end end;
   update holdfast.interrupts set state = v_state,
-         decided_at = case when v_state = 'open' then null else coalesce(decided_at, clock_timestamp()) end
+         decided_at = case when v_state = 'open' then null else coalesce(decided_at, v_at) end
    where interrupt_id = p_interrupt;
   r := holdfast.append_event(r, 'interrupt.decided', jsonb_build_object(
     'interrupt_id', i.interrupt_id, 'kind', i.kind, 'effect_id', i.effect_id, 'decision', p_decision, 'state', v_state,
@@ -189,14 +208,16 @@ begin
   return jsonb_build_object('kind', 'decided', 'state', v_state);
 end $$;
 
--- A person settles what no machine can (SPEC 3.6), with a note, under the run's lock. Two at once: one settles.
+-- A person settles what no machine can (SPEC 3.6), with a note, under the run's lock. Two at once: one settles. An effect
+-- is settled once, so the settlement itself remembers the key that it came with.
 create function holdfast.settle_by_person(
   p_tenant text, p_effect text, p_actor text, p_authority text, p_decided text, p_reference text, p_note text,
-  p_result_text text, p_empty_sha256 text) returns jsonb
+  p_result_text text, p_empty_sha256 text, p_key text, p_request_sha256 text) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
   e holdfast.effects;
   r holdfast.runs;
+  v_known jsonb;
 begin
   select * into e from holdfast.effects where effect_id = p_effect and tenant_id = p_tenant;
   if not found then
@@ -205,15 +226,17 @@ begin
   select * into r from holdfast.runs where run_id = e.run_id for update;
   select * into e from holdfast.effects where effect_id = p_effect for update;
   if e.state in ('committed', 'not_committed') then
-    return jsonb_build_object('kind', case when e.state = p_decided and exists (
-        select from holdfast.reconciliations where effect_id = p_effect and source = 'person' and actor_id = p_actor
-          and note = p_note) then 'settled' else 'already_settled' end, 'state', e.state);
+    select evidence into v_known from holdfast.reconciliations where effect_id = p_effect and source = 'person';
+    return jsonb_build_object('state', e.state, 'kind', case
+      when v_known ->> 'idempotency_key' is distinct from p_key then 'already_settled'
+      when v_known ->> 'request_sha256' = p_request_sha256 then 'replayed' else 'reused' end);
   end if;
   if e.state <> 'unknown' or r.state not in ('needs_reconciliation', 'reconciling') then
     return jsonb_build_object('kind', 'not_unknown', 'state', e.state);
   end if;
   r := holdfast.reconcile_effect(r, e, p_decided, 'person',
-    jsonb_build_object('authority', p_authority, 'reference', p_reference), p_actor, p_note, p_reference, null, ''::bytea,
+    jsonb_build_object('authority', p_authority, 'reference', p_reference, 'idempotency_key', p_key,
+                       'request_sha256', p_request_sha256), p_actor, p_note, p_reference, null, ''::bytea,
     p_empty_sha256, null, false, p_result_text);
   perform holdfast.save_run(r);
   perform pg_notify('holdfast_nudge', r.run_id);

@@ -18,7 +18,9 @@ begin
   return jsonb_build_object(
     'state', r.state, 'control', r.control,
     'open_approvals', v_open,
-    'next_expiry_ms', greatest(0, ceil(extract(epoch from v_expiry - clock_timestamp()) * 1000)::bigint),
+    -- `greatest` takes no notice of a null.
+    'next_expiry_ms', case when v_expiry is not null then
+      greatest(0, ceil(extract(epoch from v_expiry - clock_timestamp()) * 1000)::bigint) end,
     'compensate', exists (select from holdfast.commands where run_id = p_run and kind = 'cancel'
       and fate = 'accepted' and (payload ->> 'compensate')::boolean),
     'unknown', coalesce((
