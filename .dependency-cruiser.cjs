@@ -20,7 +20,12 @@ module.exports = {
     only(
       'ledger-knows-postgres',
       '^shared/ledger/',
-      ['^shared/(ledger|domain)/', '^[a-z_/]+$', '^node-pg-migrate$', ...npm('pg', '@types/pg', 'uuidv7', 'node-pg-migrate', 'zod', '@types/node')],
+      [
+        '^shared/(ledger|domain)/',
+        '^[a-z_/]+$',
+        '^node-pg-migrate$',
+        ...npm('pg', '@types/pg', 'uuidv7', 'node-pg-migrate', 'zod', '@types/node'),
+      ],
       'The ledger knows Postgres and shared/domain, nothing above it.',
     ),
     only(
@@ -40,7 +45,12 @@ module.exports = {
       severity: 'error',
       comment: 'Activities import shared and the libraries of models and tools, never who calls them.',
       from: { path: '^activities/' },
-      to: { path: ['^(workflows|workers|api|cli|console)/', ...npm('@temporalio/(client|worker|workflow)', 'express')] },
+      to: {
+        path: [
+          '^(workflows|workers|api|cli|console)/',
+          ...npm('@temporalio/(client|worker|workflow)', 'express'),
+        ],
+      },
     },
     {
       name: 'api-performs-no-effect',

@@ -21,6 +21,8 @@ const refused = Object.entries(lock.packages)
   .filter(({ node }) => !semver.satisfies(OLDEST_NODE, node));
 
 for (const { name, version, node } of refused) {
-  process.stderr.write(`engines: ${name} ${version} wants Node ${node}, and Holdfast promises ${OLDEST_NODE}. Pin an older major.\n`);
+  process.stderr.write(
+    `engines: ${name} ${version} wants Node ${node}, and Holdfast promises ${OLDEST_NODE}. Pin an older major.\n`,
+  );
 }
 process.exitCode = refused.length > 0 ? 1 : 0;

@@ -29,13 +29,17 @@ export function createAct(deps: ActivityDeps) {
   return (input: ActInput): Promise<ActAnswer> =>
     inScope('act', input.runId, deps.log, async (scope) => {
       await deps.reach('act.before_claim');
-      const claimBegan = performance.now();
-      const claim = await claimOrRefusal(deps, scope, input);
+      // One id for every repetition of this claim: if its acknowledgement is lost, it is still ours.
+      const attemptId = newId('att');
+      const ask = (): Promise<Asked> => claimOrRefusal(deps, scope, input, attemptId);
+      const first = await ask();
+      const claim = first.answer;
       if (claim.kind === 'approval_required') return await requireApproval(deps, scope, claim);
       if (claim.kind !== 'claimed') return claim;
       await deps.reach('act.after_claim');
 
-      const answer = await dispatch(deps, scope, claim, claimBegan);
+      const isOurs = await isStillOurs(scope, first.askedAt, ask);
+      const answer = isOurs ? await dispatch(deps, scope, claim) : CLAIM_TOO_OLD;
       await deps.reach('act.after_call');
 
       const settlement = settlementOf(answer);
@@ -65,47 +69,65 @@ async function requireApproval(
   return { kind: 'approval_required' };
 }
 
+interface Asked {
+  readonly answer: ClaimedEffect | ApprovalRequired | Exclude<ActAnswer, { kind: 'approval_required' }>;
+  /** When the call began that was answered, by this process' monotonic clock. */
+  readonly askedAt: number;
+}
+
 async function claimOrRefusal(
   deps: ActivityDeps,
   scope: ActivityScope,
   input: ActInput,
-): Promise<ClaimedEffect | ApprovalRequired | Exclude<ActAnswer, { kind: 'approval_required' }>> {
-  // One id for every repetition of this claim: if its acknowledgement is lost, it is still ours.
-  const attemptId = newId('att');
+  attemptId: string,
+): Promise<Asked> {
+  let askedAt = 0;
+  const claim = (): ReturnType<typeof claimEffect> => {
+    askedAt = performance.now();
+    return claimEffect(deps.db, scope, input, {
+      trail: input.trail,
+      redo: input.redo,
+      attemptId,
+      worker: deps.workerName,
+      leaseMarginMs: GRACE_MS + (scope.heartbeatMs ?? 0),
+    });
+  };
   try {
-    return await orRefused(() =>
-      untilLedgerAnswers(scope, deps.log, () =>
-        claimEffect(deps.db, scope, input, {
-          trail: input.trail,
-          redo: input.redo,
-          attemptId,
-          worker: deps.workerName,
-          leaseMarginMs: GRACE_MS + (scope.heartbeatMs ?? 0),
-        }),
-      ),
-    );
+    const answer = await orRefused(() => untilLedgerAnswers(scope, deps.log, claim));
+    return { answer, askedAt };
   } catch (error) {
-    if (refusalOf(error) === 'key_conflict') return { kind: 'key_conflict' };
+    if (refusalOf(error) === 'key_conflict') return { answer: { kind: 'key_conflict' }, askedAt };
     throw error;
   }
 }
 
-async function dispatch(
-  deps: ActivityDeps,
+const CLAIM_TOO_OLD: ToolAnswer = { kind: 'not_sent', reason: 'claim_too_old' };
+
+/**
+ * Whether the claim stands at this moment. A process that slept after it may have been taken for lost, and its claim
+ * with it: the clock is monotonic, so a stop is seen; half the heartbeat leaves room for the send itself. An answer
+ * that came late from a slow ledger looks the same, so the ledger is asked again, under the same attempt.
+ */
+async function isStillOurs(
   scope: ActivityScope,
-  claim: ClaimedEffect,
-  claimBegan: number,
-): Promise<ToolAnswer> {
+  claimedAt: number,
+  ask: () => Promise<Asked>,
+): Promise<boolean> {
+  if (scope.heartbeatMs === null) return true;
+  let askedAt = claimedAt;
+  while (performance.now() - askedAt > scope.heartbeatMs / 2 && !scope.signal.aborted) {
+    const again = await ask();
+    if (again.answer.kind !== 'claimed') return false;
+    askedAt = again.askedAt;
+  }
+  return true;
+}
+
+async function dispatch(deps: ActivityDeps, scope: ActivityScope, claim: ClaimedEffect): Promise<ToolAnswer> {
   const tool = deps.catalogue.get(claim.tool);
   if (tool === undefined || tool.version !== claim.toolVersion) return toolUnavailable(claim);
   const parsed = parseStrictJson(claim.arguments);
   if (!parsed.ok) throw new Error(`bug: the stored arguments of ${claim.effectId} are no JSON`);
-
-  // A process that slept between the claim and here may have been taken for lost, and its claim with it. The clock is
-  // monotonic, so a stop is seen; half the heartbeat leaves room for the send itself.
-  if (scope.heartbeatMs !== null && performance.now() - claimBegan > scope.heartbeatMs / 2) {
-    return { kind: 'not_sent', reason: 'claim_too_old' };
-  }
   if (scope.signal.aborted) return { kind: 'not_sent', reason: 'aborted_before_send' };
   return await callTool(deps, scope, tool, claim, parsed.value as JsonObject);
 }

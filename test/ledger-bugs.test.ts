@@ -41,7 +41,9 @@ test('B3 a repeated record is one answer', async () => {
   expect(await call.state()).toBe('unknown');
 });
 test('B5 fractions of a second', async () => {
-  const call = await ledger.newCall('queryable', { policy: { timeoutSeconds: 1.5, query: { settlingSeconds: 0.2, intervalSeconds: 0.05 } } });
+  const call = await ledger.newCall('queryable', {
+    policy: { timeoutSeconds: 1.5, query: { settlingSeconds: 0.2, intervalSeconds: 0.05 } },
+  });
   await call.attempt('unknown');
   await call.query('absent');
 });
@@ -75,7 +77,10 @@ test('B9 a model attempt that lost its call does not get the number of another',
   const first = await run.claimThink({ attemptId: a });
   await run.claimThink();
   const again = await run.claimThink({ attemptId: a });
-  expect([first.kind === 'claimed' && first.attempt, again.kind === 'claimed' && again.attempt]).toEqual([1, false]);
+  expect([first.kind === 'claimed' && first.attempt, again.kind === 'claimed' && again.attempt]).toEqual([
+    1,
+    false,
+  ]);
 });
 test('B10 a lost attempt that claims again', async () => {
   const call = await ledger.newCall('keyed');

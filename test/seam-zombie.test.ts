@@ -1,44 +1,46 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
 import type { FaultPoint } from '../activities/fault-points.js';
-import { EFFECT_CLASSES, type EffectClass } from '../shared/domain/effect-classes.js';
+import type { EffectClass } from '../shared/domain/effect-classes.js';
 import type { Fault, ReachedFault } from './support/fault-plan.js';
 import { judge } from './support/judge.js';
 import type { TestProcess } from './support/processes.js';
-import { Playing, rows, type Summary, summaryOf } from './support/seam-table.js';
+import {
+  type ActPoint,
+  cells,
+  CUT_AT,
+  CUT_THAT_LEAVES,
+  Playing,
+  QUERY_CUT_AT,
+  rows,
+  type Summary,
+  summaryOf,
+  summaryWithModel,
+  THINK_CUT_AT,
+} from './support/seam-table.js';
 import { keyOf, startWorld, until, type World, type WorldWorker } from './support/world.js';
-import { TOOL_OF_CLASS } from './support/world-project.js';
+import { TOOL_OF_CLASS, usualScript } from './support/world-project.js';
 
 // Goal: a worker that was taken for dead and comes back (FAULTS B01–B03) settles nothing, sends nothing, and what it
-// knows is kept as evidence. Method: one worker process holds, for each class, one run whose target has answered and
-// one that has its claim and has sent nothing; it is frozen, another worker takes the runs over until they rest, and
-// only then the first one goes on from where it stood.
+// knows is kept as evidence. Method: one worker process holds one run at each point × class and is frozen there;
+// another worker takes the runs over until they rest, as after a kill; only then the first one goes on from where it
+// stood. Its polls stay open while it is frozen, so that some of what it would have done is handed to it once more.
 
-/** Frozen with the answer in memory: where the run rests without it, and what the late answer makes of that. */
+/** The late receipt that the worker leaves when it comes back. */
 // prettier-ignore
-const FROZEN_AFTER_CALL: Record<EffectClass, { readonly taken: Summary; readonly thawed: Summary }> = {
-  keyed:     { taken:  '2/1 succeeded by response, completed',
-               thawed: '2/1 succeeded by response, completed' },
-  queryable: { taken:  '1/1 committed by probe, completed',
-               thawed: '1/1 committed by probe, completed' },
-  // Evidence, never authority: it settles through reconciliation what nothing else could.
-  opaque:    { taken:  '1/1 unknown, needs_reconciliation',
-               thawed: '1/1 committed by late_receipt, completed' },
-  read:      { taken:  '2/0 succeeded by response, completed',
-               thawed: '2/0 succeeded by response, completed' },
+const LATE: Record<ActPoint, Record<EffectClass, string>> = {
+  'act.before_claim': { keyed: '',          queryable: '',          opaque: '',          read: '' },
+  // It has its claim and has sent nothing; what another worker took over is not sent any more.
+  'act.after_claim':  { keyed: 'not_sent',  queryable: 'not_sent',  opaque: 'not_sent',  read: 'not_sent' },
+  'act.after_call':   { keyed: 'succeeded', queryable: 'succeeded', opaque: 'succeeded', read: 'succeeded' },
+  'act.after_settle': { keyed: '',          queryable: '',          opaque: '',          read: '' },
 };
 
-/** Frozen between the claim and the first byte. What another worker took over is not sent any more. */
-// prettier-ignore
-const FROZEN_AFTER_CLAIM: Record<EffectClass, { readonly taken: Summary; readonly thawed: Summary }> = {
-  keyed:     { taken:  '1/1 succeeded by response, completed',
-               thawed: '1/1 succeeded by response, completed' },
-  queryable: { taken:  '1/1 not_committed by probe + succeeded by response, completed',
-               thawed: '1/1 not_committed by probe + succeeded by response, completed' },
-  opaque:    { taken:  '0/0 unknown, needs_reconciliation',
-               thawed: '0/0 unknown, needs_reconciliation' },
-  read:      { taken:  '1/0 succeeded by response, completed',
-               thawed: '1/0 succeeded by response, completed' },
+/** Where nothing else could settle the effect, the late evidence does, through reconciliation. */
+const SETTLED_LATE: Partial<Record<ActPoint, Summary>> = {
+  // Proof that nothing left: done after all, under a key of its own.
+  'act.after_claim': '1/1 not_committed by late_receipt + succeeded by response, completed',
+  'act.after_call': '1/1 committed by late_receipt, completed',
 };
 
 let world: World;
@@ -49,52 +51,56 @@ const taken = new Playing();
 const thawed = new Playing();
 
 beforeAll(async () => {
-  world = await startWorld({ workers: 0, heartbeatSeconds: 2 });
+  world = await startWorld({
+    workers: 0,
+    heartbeatSeconds: 2,
+    script: { ...usualScript(), log: 'model.jsonl' },
+  });
   zombie = world.startWorkerProcess({ faults: await place() });
   await freeze();
   rescuer = await world.startWorker();
-  for (const [name, runId] of runs) taken.add(name, summaryOf(world, runId));
+  for (const [name, runId] of runs) {
+    taken.add(name, (name.startsWith('think') ? summaryWithModel : summaryOf)(world, runId));
+  }
   await taken.all();
   await zombie.signal('SIGCONT');
   zombie.send({ kind: 'release' });
-  for (const [name, runId] of runs) thawed.add(name, lateSummaryOf(runId));
+  for (const [point, kind] of cells(LATE)) thawed.add(`${point} ${kind}`, lateSummaryOf(point, kind));
 }, 120_000);
 
 describe('a worker that is frozen', () => {
-  test.each(rows(FROZEN_AFTER_CALL))(
-    'with the answer of class %s leaves what another one finishes',
-    async (kind, expected) => {
-      expect(await taken.of(`act.after_call ${kind}`)).toBe(expected.taken);
-    },
-  );
+  test.each(cells(CUT_AT))('at %s, class %s, leaves it to another one: %s', async (point, kind, expected) => {
+    expect(await taken.of(`${point} ${kind}`)).toBe(expected);
+  });
 
-  test.each(rows(FROZEN_AFTER_CLAIM))(
-    'with a claim of class %s leaves what another one finishes',
-    async (kind, expected) => {
-      expect(await taken.of(`act.after_claim ${kind}`)).toBe(expected.taken);
-    },
-  );
+  test.each(rows(THINK_CUT_AT))('at %s leaves it to another one: %s', async (point, expected) => {
+    expect(await taken.of(point)).toBe(expected);
+  });
+
+  test.each(cells(QUERY_CUT_AT))('at %s, where the effect was %s: %s', async (point, truth, expected) => {
+    expect(await taken.of(`${point} ${truth}`)).toBe(expected);
+  });
 });
 
 describe('a worker that comes back', () => {
-  test.each(rows(FROZEN_AFTER_CALL))(
-    'with the answer of class %s adds a late receipt and nothing else',
-    async (kind, expected) => {
-      expect(await thawed.of(`act.after_call ${kind}`)).toBe(`${expected.thawed}; late: succeeded`);
+  const late = cells(LATE).filter(([, , outcome]) => outcome !== '');
+
+  test.each(late)(
+    'at %s, class %s, sends and settles nothing by itself, and leaves its evidence: %s',
+    async (point, kind, outcome) => {
+      expect(await thawed.of(`${point} ${kind}`)).toBe(`${restOf(point, kind)}; late: ${outcome}`);
     },
   );
 
-  test.each(rows(FROZEN_AFTER_CLAIM))(
-    'with a claim of class %s sends nothing any more',
-    async (kind, expected) => {
-      expect(await thawed.of(`act.after_claim ${kind}`)).toBe(`${expected.thawed}; late: not_sent`);
-    },
-  );
-});
-
-test('the ledger says what the target saw, and nothing was applied after an end', async () => {
-  await thawed.all();
-  expect(await judge(world, world.targetLog())).toEqual([]);
+  test('with an answer of the model adds what it cost, and not its text', async () => {
+    const runId = runs.get('think.after_answer')!;
+    const [first, second] = await until('the lost attempt has its cost', async () => {
+      const attempts = await attemptsAtModel(runId);
+      return attempts[0]?.input_tokens === 0 ? undefined : attempts;
+    });
+    expect([first?.outcome, second?.outcome]).toEqual(['lost', 'answered']);
+    expect((await world.messages(runId)).filter(({ role }) => role === 'assistant')).toHaveLength(2);
+  });
 });
 
 // FAULTS B05, by the worker that came back: it works on like any other.
@@ -113,21 +119,37 @@ test('a worker that is asked to stop lets its effect finish, stores the receipt 
   expect(await world.receipts(runId)).toMatchObject([{ status: 'succeeded', source: 'response' }]);
   await world.startWorker();
   expect(await summaryOf(world, runId)).toBe('1/1 succeeded by response, completed');
+});
+
+test('when it is gone, every run rests where it did, and the ledger says what the target saw', async () => {
+  await zombie.ended;
+  for (const [point, kind, outcome] of cells(LATE)) {
+    const runId = runs.get(`${point} ${kind}`)!;
+    expect(await summaryOf(world, runId)).toBe(restOf(point, kind));
+    expect((await world.lateReceipts(runId)).map((late) => late.outcome).join()).toBe(outcome);
+  }
   expect(await judge(world, world.targetLog())).toEqual([]);
 });
 
-/** Admits a run for each class and point, to be held there. */
+function restOf(point: ActPoint, kind: EffectClass): Summary {
+  return (kind === 'opaque' ? SETTLED_LATE[point] : undefined) ?? CUT_AT[point][kind];
+}
+
+/** Admits a run for each place where the worker is to be frozen. */
 async function place(): Promise<Fault[]> {
   const faults: Fault[] = [];
-  for (const point of ['act.after_call', 'act.after_claim'] as const satisfies FaultPoint[]) {
-    for (const kind of EFFECT_CLASSES) {
-      const runId = await world.admit({ input: `${TOOL_OF_CLASS[kind]} ${randomUUID()}` });
-      runs.set(`${point} ${kind}`, runId);
-      if (runId !== stopperOf(runs)) faults.push({ point, runId, mode: 'hang' });
-      else {
-        faults.push({ point: 'act.before_claim', runId, mode: 'hang' }, { point, runId, mode: 'stop' });
-      }
-    }
+  const admit = async (name: string, kind: EffectClass, point: FaultPoint): Promise<string> => {
+    const runId = await world.admit({ input: `${TOOL_OF_CLASS[kind]} ${randomUUID()}` });
+    runs.set(name, runId);
+    if (runId !== stopper()) faults.push({ point, runId, mode: 'hang' });
+    else faults.push({ point: 'act.before_claim', runId, mode: 'hang' }, { point, runId, mode: 'stop' });
+    return runId;
+  };
+  for (const [point, kind] of cells(CUT_AT)) await admit(`${point} ${kind}`, kind, point);
+  for (const [point] of rows(THINK_CUT_AT)) await admit(point, 'keyed', point);
+  for (const [point, truth] of cells(QUERY_CUT_AT)) {
+    const runId = await admit(`${point} ${truth}`, 'queryable', point);
+    faults.push({ point: CUT_THAT_LEAVES[truth], runId, mode: 'throw' });
   }
   return faults;
 }
@@ -136,24 +158,33 @@ async function place(): Promise<Fault[]> {
  * The run that freezes the worker, once all others are in place: between its claim and its first byte, where nothing
  * but the worker's own clock can tell it afterwards that it slept.
  */
-function stopperOf(placed: ReadonlyMap<string, string>): string | undefined {
-  return placed.get('act.after_claim opaque');
+function stopper(): string | undefined {
+  return runs.get('act.after_claim opaque');
 }
 
 async function freeze(): Promise<void> {
   const reached = (mode: Fault['mode']): number =>
     zombie.messages().filter((message) => (message as Partial<ReachedFault>).mode === mode).length;
   await until('every run is in its place', () => reached('hang') === runs.size, 60_000);
-  zombie.send({ kind: 'release', runId: stopperOf(runs) });
+  zombie.send({ kind: 'release', runId: stopper() });
   await until('the worker is frozen', () => reached('stop') === 1);
 }
 
 /** The summary once the late answer is there, and has settled what it can. */
-async function lateSummaryOf(runId: string): Promise<Summary> {
+async function lateSummaryOf(point: ActPoint, kind: EffectClass): Promise<Summary> {
+  const runId = runs.get(`${point} ${kind}`)!;
+  if (LATE[point][kind] === '') return await summaryOf(world, runId);
   await world.waitFor(runId, async ({ state }) => {
     const [late] = await world.lateReceipts(runId);
-    return late !== undefined && (late.outcome === 'not_sent' || state === 'completed');
+    return late !== undefined && state === 'completed';
   });
   const late = await world.lateReceipts(runId);
   return `${await summaryOf(world, runId)}; late: ${late.map(({ outcome }) => outcome).join()}`;
+}
+
+async function attemptsAtModel(runId: string): Promise<{ outcome: string; input_tokens: number }[]> {
+  return await world.rows<{ outcome: string; input_tokens: number }>(
+    `select outcome, input_tokens::int from holdfast.model_attempts where run_id = $1 and step = 1 order by attempt`,
+    runId,
+  );
 }

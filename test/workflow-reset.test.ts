@@ -14,6 +14,12 @@ let world: World;
 
 beforeAll(async () => {
   world = await startWorld({
+    httpTools: {
+      book: {
+        parallel: true,
+        query: { settlingSeconds: 2, equalAnswers: 2, intervalSeconds: 0.3, queriesMax: 100 },
+      },
+    },
     script: script(
       when('chain', reply('book'), reply('mail'), reply('pay'), DONE),
       when('given-up', reply('look', 'pay'), DONE),
@@ -73,7 +79,10 @@ describe('a reset to the beginning', () => {
       [keyOf(runId, { step: 2 })]: 1,
       [keyOf(runId, { step: 3 })]: 1,
     });
-    expect(arrived(world, runId)).toMatchObject({ [keyOf(runId, { step: 1 })]: 1, [keyOf(runId, { step: 2 })]: 1 });
+    expect(arrived(world, runId)).toMatchObject({
+      [keyOf(runId, { step: 1 })]: 1,
+      [keyOf(runId, { step: 2 })]: 1,
+    });
     expect(callsAsked(runId)).toEqual(['t1:s1', 't1:s2', 't1:s3', 't1:s4']);
     const refused: unknown = await commitTrail(
       world.db,
@@ -108,7 +117,10 @@ describe('a reset to the beginning', () => {
     await world.waitFor(runId, ({ owner_execution }) => owner_execution === after);
     // It hears what it is told, and still asks nobody and sends nothing.
     await world.client.workflow.getHandle(runId).signal(NUDGE_SIGNAL);
-    await world.waitFor(runId, async () => (await world.path(runId)).filter((s) => s === 'reconciling').length > 0);
+    await world.waitFor(
+      runId,
+      async () => (await world.path(runId)).filter((s) => s === 'reconciling').length > 0,
+    );
     await world.waitFor(runId, 'needs_reconciliation');
     expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
     expect(callsAsked(runId)).toEqual(['t1:s1']);
@@ -127,7 +139,10 @@ describe('a reset to the beginning', () => {
   });
 
   test('of a run that waits for an approval asks for it again and carries nothing out', async () => {
-    const runId = await world.run({ input: 'ask', contract: { effects: { mail: { approval: 'required' } } } });
+    const runId = await world.run({
+      input: 'ask',
+      contract: { effects: { mail: { approval: 'required' } } },
+    });
     await world.waitFor(runId, 'awaiting_approval');
     const { after } = await resetToStart(runId);
     await world.waitFor(
@@ -156,6 +171,30 @@ describe('a reset to the beginning', () => {
     await checkRun(world, runId);
   });
 
+  test('while a settlement is under way settles it, and then gives up the read beside it that is over time', async () => {
+    const runId = await world.admit({ input: 'pair', contract: { retry: { series_seconds_max: 1 } } });
+    world.target.dial({ mode: 'drop_after', key: keyOf(runId, { slot: 0 }) });
+    world.target.dial({ mode: 'drop_before', key: keyOf(runId, { slot: 1 }) });
+    world.target.hideApplied(2);
+    await world.starter.round();
+    await world.waitFor(runId, 'reconciling');
+    await until('the time of the read is over', async () => {
+      const rows = await world.rows(
+        'select 1 from holdfast.effects where run_id = $1 and slot = 1 and series_deadline_at < clock_timestamp()',
+        runId,
+      );
+      return rows.length === 1;
+    });
+    await resetToStart(runId);
+    await world.waitFor(runId, 'completed');
+    expect(await world.effects(runId)).toMatchObject([
+      { tool: 'book', state: 'committed', attempts: 1 },
+      { tool: 'look', state: 'not_committed' },
+    ]);
+    expect((await world.path(runId)).filter((state) => state === 'reconciling').length).toBeLessThan(4);
+    await checkRun(world, runId);
+  });
+
   test('of a completed run changes nothing', async () => {
     const runId = await world.run({ input: 'chain' });
     await world.waitFor(runId, 'completed');
@@ -173,7 +212,9 @@ describe('a reset to the beginning', () => {
 async function timerOf(runId: string, execution: string): Promise<void> {
   await until('a timer is set', async () => {
     const { events } = await world.client.workflow.getHandle(runId, execution).fetchHistory();
-    const seen = (events ?? []).slice((events ?? []).findLastIndex((e) => e.workflowTaskFailedEventAttributes != null));
+    const seen = (events ?? []).slice(
+      (events ?? []).findLastIndex((e) => e.workflowTaskFailedEventAttributes != null),
+    );
     return seen.some(({ timerStartedEventAttributes: timer }) => timer != null);
   });
 }

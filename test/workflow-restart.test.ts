@@ -1,6 +1,6 @@
 import { beforeAll, expect, test } from 'vitest';
 import { checkRun, modelRequests } from './support/run-checks.js';
-import { DONE, reply, script, when } from './support/scripts.js';
+import { DONE, script, when } from './support/scripts.js';
 import { startWorld, until, type World } from './support/world.js';
 
 // Goal: a deploy, however often it comes, is nobody's failure. Method: workers are stopped in an orderly way, sooner than
@@ -24,9 +24,8 @@ test('a model call that outlives its worker is made again, and counts as no atte
   await world.waitFor(runId, 'ended');
   expect(await world.runRow(runId)).toMatchObject({ state: 'completed', model_attempts: 2 });
   expect(await world.path(runId)).toEqual(['admitted', 'running', 'completed']);
-  expect(await world.rows('select outcome from holdfast.model_attempts where run_id = $1 order by attempt', runId)).toEqual([
-    { outcome: 'lost' },
-    { outcome: 'answered' },
-  ]);
+  expect(
+    await world.rows('select outcome from holdfast.model_attempts where run_id = $1 order by attempt', runId),
+  ).toEqual([{ outcome: 'lost' }, { outcome: 'answered' }]);
   await checkRun(world, runId);
 });

@@ -59,6 +59,8 @@ export function createRunWorker(deps: RunWorkerDeps): Promise<Worker> {
     }),
     maxConcurrentActivityTaskExecutions: ACTIVITIES_MAX,
     shutdownGraceTime: SHUTDOWN_GRACE_MS,
+    // How long a run waits for the worker that held it before another may take it: most of a recovery's time.
+    stickyQueueScheduleToStartTimeout: '3 seconds',
     // A throttled heartbeat is sent at most this often; the shortest heartbeat time-out in use is one second.
     maxHeartbeatThrottleInterval: '5 seconds',
     ...deps.options,

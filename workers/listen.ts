@@ -1,4 +1,5 @@
 import pg from 'pg';
+import { closeConnection, KEEP_ALIVE } from '../shared/ledger/database.js';
 import type { Logger } from '../shared/process/log.js';
 
 /** Pause before a lost LISTEN connection is opened again, in milliseconds. */
@@ -36,7 +37,9 @@ export function listen(options: {
       connectionString: options.databaseUrl,
       application_name: 'holdfast-worker-listen',
       connectionTimeoutMillis: 5_000,
-      keepAlive: true,
+      // To ask for a channel takes no time; an answer that does not come would keep us waiting for ever.
+      query_timeout: 5_000,
+      ...KEEP_ALIVE,
     });
     client = opened;
     opened.on('notification', ({ channel, payload }) => options.onMessage(channel, payload ?? ''));
@@ -48,7 +51,7 @@ export function listen(options: {
       options.onOpened();
     } catch (error) {
       options.log.warn({ err: error }, 'cannot listen; polling meanwhile');
-      await opened.end().catch(() => undefined);
+      await closeConnection(opened).catch(() => undefined);
       reopen();
     }
   };
@@ -58,7 +61,7 @@ export function listen(options: {
     async stop() {
       stopped = true;
       clearTimeout(timer);
-      await client?.end().catch(() => undefined);
+      if (client !== undefined) await closeConnection(client).catch(() => undefined);
     },
   };
 }

@@ -1,4 +1,4 @@
-import type { Client } from '@temporalio/client';
+import type { Client, WorkflowStartOptions } from '@temporalio/client';
 import { isGrpcServiceError, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import { defineSearchAttributeKey, TypedSearchAttributes } from '@temporalio/common';
 import type { Pool } from 'pg';
@@ -23,10 +23,14 @@ const AdmittedMessage = z.object({
   task_queue: z.string(),
 });
 
+/**
+ * Longest a call to Temporal may take, its client's own retries included: without it one that meets silence takes as
+ * long as the connection lives. What is given up may have been done all the same; the next round sees.
+ */
+export const TEMPORAL_CALL_MS = 10_000;
+
 /** Runs that one round asks for at a time. */
 const ROUND_MAX = 100;
-/** Notified starts under way at once; while Temporal is away each takes long, and the next round finds the others. */
-const NOTIFIED_MAX = 50;
 
 export interface StarterDeps {
   readonly db: Pool;
@@ -46,7 +50,7 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
   const start = async (run: UnstartedRun): Promise<'started' | 'there'> => {
     const input: RunInput = { version: RUN_INPUT_VERSION, runId: run.run_id, continued: 0, settings };
     try {
-      await client.workflow.start(WORKFLOW_TYPE, {
+      const options: WorkflowStartOptions = {
         workflowId: run.run_id,
         taskQueue: run.task_queue,
         args: [input],
@@ -59,7 +63,10 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
           { key: attributeOf(SEARCH_ATTRIBUTES.job), value: run.job_id },
         ]),
         staticSummary: `agent ${run.agent}`,
-      });
+      };
+      await client.withDeadline(Date.now() + TEMPORAL_CALL_MS, () =>
+        client.workflow.start(WORKFLOW_TYPE, options),
+      );
       return 'started';
     } catch (error) {
       if (error instanceof WorkflowExecutionAlreadyStartedError) return 'there';
@@ -71,8 +78,6 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
   const startIfOwed = async (run: UnstartedRun): Promise<void> => {
     if (await isUnstarted(db, run.run_id)) await start(run);
   };
-  const underWay = new Set<Promise<void>>();
-
   return {
     /** Starts the run that a notification names: the quick way. What fails here is found by the next round. */
     async startNotified(payload: string): Promise<void> {
@@ -84,19 +89,7 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
         );
         return;
       }
-      if (underWay.size >= NOTIFIED_MAX) return;
-      const starting = startIfOwed(parsed.data);
-      underWay.add(starting);
-      try {
-        await starting;
-      } finally {
-        underWay.delete(starting);
-      }
-    },
-
-    /** Resolves when no notified start is under way any more: only then may the client's connection be closed. */
-    async settled(): Promise<void> {
-      await Promise.allSettled(underWay);
+      await startIfOwed(parsed.data);
     },
 
     /**

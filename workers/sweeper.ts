@@ -3,6 +3,7 @@ import type { Pool } from 'pg';
 import { NUDGE_SIGNAL } from '../shared/domain/protocol.js';
 import type { TransitionReason } from '../shared/domain/run-machine.js';
 import { runsToNudge } from '../shared/ledger/commands.js';
+import { isLedgerUnavailable, sqlStateOf } from '../shared/ledger/refusals.js';
 import {
   closeOrphan,
   markSwept,
@@ -11,6 +12,7 @@ import {
   type SweepCandidate,
 } from '../shared/ledger/sweep.js';
 import type { Logger } from '../shared/process/log.js';
+import { TEMPORAL_CALL_MS } from './starter.js';
 
 /** Runs that one round compares at most: the ones that were compared longest ago. */
 const ROUND_MAX = 200;
@@ -36,7 +38,9 @@ export function createSweeper({ db, client, quietSeconds, log }: SweeperDeps) {
     if (ownerExecution === 'sweeper') return { kind: 'over', reason: 'person_settled' };
     try {
       // The newest execution of the id: one that continued as new or was reset is open although its owner is not.
-      const { status } = await client.workflow.getHandle(runId).describe();
+      const { status } = await client.withDeadline(Date.now() + TEMPORAL_CALL_MS, () =>
+        client.workflow.getHandle(runId).describe(),
+      );
       switch (status.name) {
         case 'RUNNING':
         case 'PAUSED':
@@ -61,18 +65,24 @@ export function createSweeper({ db, client, quietSeconds, log }: SweeperDeps) {
     }
   };
 
+  const bringToRest = async (candidate: SweepCandidate): Promise<void> => {
+    const standing = await standingOf(candidate);
+    if (standing.kind === 'open') return;
+    const state = await closeOrphan(db, candidate.runId, candidate.epoch, standing.reason);
+    if (state === undefined) return;
+    log.warn({ runId: candidate.runId, reason: standing.reason, state }, 'the workflow of a run is over');
+  };
+
   return {
     async round(): Promise<void> {
       const candidates = await sweepCandidates(db, ROUND_MAX, quietSeconds);
       for (const candidate of candidates) {
-        const standing = await standingOf(candidate);
-        if (standing.kind === 'open') continue;
-        const state = await closeOrphan(db, candidate.runId, candidate.epoch, standing.reason);
-        if (state !== undefined) {
-          log.warn(
-            { runId: candidate.runId, reason: standing.reason, state },
-            'the workflow of a run is over',
-          );
+        try {
+          await bringToRest(candidate);
+        } catch (error) {
+          // What the ledger refuses for one run must not keep the others behind it from being looked at.
+          if (sqlStateOf(error) === undefined || isLedgerUnavailable(error)) throw error;
+          log.error({ err: error, runId: candidate.runId }, 'a run could not be brought to rest');
         }
       }
       if (candidates.length > 0) {
@@ -99,7 +109,9 @@ export function createSweeper({ db, client, quietSeconds, log }: SweeperDeps) {
 /** Says to a run's workflow that the ledger holds something new; a workflow that is over needs no telling. */
 export async function nudge(client: Client, runId: string, log: Logger): Promise<void> {
   try {
-    await client.workflow.getHandle(runId).signal(NUDGE_SIGNAL);
+    await client.withDeadline(Date.now() + TEMPORAL_CALL_MS, () =>
+      client.workflow.getHandle(runId).signal(NUDGE_SIGNAL),
+    );
   } catch (error) {
     if (!(error instanceof WorkflowNotFoundError)) throw error;
     log.info({ runId }, 'no open workflow to nudge; the sweeper looks after the run');

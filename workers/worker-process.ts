@@ -10,6 +10,7 @@ import type { RunInput } from '../shared/domain/protocol.js';
 import { registerAgent } from '../shared/ledger/admission.js';
 import { createLedgerPool } from '../shared/ledger/database.js';
 import { checkDurability, LedgerSchemaError } from '../shared/ledger/migrate.js';
+import { isLedgerUnavailable } from '../shared/ledger/refusals.js';
 import { announceReady, untilAskedToStop } from '../shared/process/child.js';
 import { type ConnectedConfig, readConfig, requireServers } from '../shared/process/config.js';
 import { StartError } from '../shared/process/exit.js';
@@ -25,6 +26,8 @@ import { createSweeper, nudge } from './sweeper.js';
 const POOL_MAX = 16;
 const STARTER_PAUSE_MS = 2_000;
 const SWEEPER_PAUSE_MS = 10_000;
+/** Notifications served at once: while Temporal is away each takes long, and the rounds do what is left out. */
+const NOTIFIED_MAX = 50;
 /** History events after which a run continues as new, far below Temporal's limit of 51,200. */
 const HISTORY_EVENTS_MAX = 2_000;
 /** Evidence that came for a run which waits for some. */
@@ -88,9 +91,9 @@ export async function runWorkerProcess({ env, reach = noFaults }: WorkerProcessO
   // A worker that ends without being asked has failed: the error goes up and the process ends.
   const reason = await Promise.race([untilAskedToStop(), working.then(() => 'ended' as const)]);
   log.info({ reason }, 'the worker stops');
-  await background.stop();
+  // No new work from here on; what is in flight ends beside the background work, which may wait for a server.
   if (reason !== 'ended') worker.shutdown();
-  await working;
+  await Promise.all([working, background.stop()]);
   await project.close();
   await clientConnection.close();
   await connection.close();
@@ -120,24 +123,29 @@ function startBackground(
     await sweeper.nudgeLateEvidence();
     await sweeper.nudgeUndecided();
   });
+  const underWay = new Set<Promise<void>>();
   const listener = listen({
     databaseUrl: config.databaseUrl,
     channels: [ADMITTED_CHANNEL, EVIDENCE_CHANNEL, NUDGE_CHANNEL],
     onMessage(channel, payload) {
-      const told =
-        channel === ADMITTED_CHANNEL ? starter.startNotified(payload) : nudge(client, payload, log);
-      told.catch((error: unknown) =>
-        log.warn({ err: error, channel }, 'notification not served; the next round does'),
-      );
+      if (underWay.size >= NOTIFIED_MAX) return;
+      const told = (
+        channel === ADMITTED_CHANNEL ? starter.startNotified(payload) : nudge(client, payload, log)
+      )
+        .catch((error: unknown) =>
+          log.warn({ err: error, channel }, 'notification not served; the next round does'),
+        )
+        .finally(() => underWay.delete(told));
+      underWay.add(told);
     },
     onOpened: () => starting.soon(),
     log,
   });
   return {
     async stop() {
-      await listener.stop();
-      await starting.stop();
-      await sweeping.stop();
+      await Promise.all([listener.stop(), starting.stop(), sweeping.stop()]);
+      // One that is tried again after the client's connection was closed would end the process.
+      await Promise.all(underWay);
     },
   };
 }
@@ -161,7 +169,13 @@ async function checkLedger(db: Pool): Promise<void> {
     await checkDurability(db);
   } catch (error) {
     if (error instanceof LedgerSchemaError) throw new StartError(error.message, { cause: error });
-    throw error;
+    if (!isLedgerUnavailable(error)) throw error;
+    throw new StartError(
+      'Postgres does not answer at DATABASE_URL. Start it, or set DATABASE_URL to the one that runs.',
+      {
+        cause: error,
+      },
+    );
   }
 }
 
@@ -180,5 +194,6 @@ function installRuntime(log: Logger): void {
   const logger = new DefaultLogger('WARN', ({ level, message, meta }) => {
     log[level === 'ERROR' ? 'error' : 'warn']({ temporal: { ...meta } }, message);
   });
-  Runtime.install({ logger, shutdownSignals: [] });
+  // Without `forward` the native core writes to the console by itself, past this logger.
+  Runtime.install({ logger, telemetryOptions: { logging: { forward: {} } }, shutdownSignals: [] });
 }

@@ -15,6 +15,7 @@ export async function callModel(run: Run): Promise<Answered> {
     const answer = await think(run);
     switch (answer.kind) {
       case 'answered':
+        run.stepAnswered();
         return answer;
       case 'failed':
         await waitAfterFailure(run, answer);

@@ -10,9 +10,7 @@ export async function reconcile(run: Run, slot: number, effect: EffectStanding):
   run.move('outcome_unknown', 'outcome_unknown');
   let standing = effect;
   for (;;) {
-    if (standing.next === 'person') {
-      await run.waitForNews(null);
-    }
+    if (standing.next === 'person') await run.waitForNews(null);
     run.move('reconcile', standing.next === 'late_receipt' ? 'late_receipt' : 'status_query');
     standing = await querySeries(run, slot);
     if (standing.state !== 'unknown') break;

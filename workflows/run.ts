@@ -59,7 +59,7 @@ export class Run {
   step: number;
   state: RunState;
   readonly trail: TrailBuffer;
-  readonly nudges: Nudges;
+  readonly #nudges: Nudges;
   readonly act: ReturnType<typeof effectActivities>['act'];
   readonly think: ReturnType<typeof readActivities>['think'];
   readonly queryEffect: ReturnType<typeof readActivities>['queryEffect'];
@@ -71,14 +71,18 @@ export class Run {
   #retired = false;
   /** From here on a cancel is being carried out, and no longer news. */
   #windsDown = false;
+  readonly #firstStep: number;
+  /** Whether this execution got further than where the next one would begin again. */
+  #hasAdvanced = false;
 
   constructor(input: RunInput, from: ResumePoint, nudges: Nudges) {
     this.id = input.runId;
     this.turn = from.turn;
     this.step = Math.max(from.step, 1);
+    this.#firstStep = this.step;
     this.state = from.state;
     this.trail = new TrailBuffer(input.runId, from.trailPosition);
-    this.nudges = nudges;
+    this.#nudges = nudges;
     this.#input = input;
     this.act = effectActivities(input.settings.heartbeatSeconds).act;
     const reads = readActivities(input.settings.heartbeatSeconds);
@@ -97,6 +101,11 @@ export class Run {
 
   note(entry: TrailEntry): void {
     this.trail.push(entry);
+  }
+
+  /** The model has answered the current step: from here on a next execution begins with it. */
+  stepAnswered(): void {
+    if (this.step > this.#firstStep) this.#hasAdvanced = true;
   }
 
   /** Makes everything durable and tells operators where the run rests. Before every wait and every end. */
@@ -124,15 +133,17 @@ export class Run {
     await this.flush();
     const due = Date.now() + waitMs;
     do {
-      await this.nudges.after(this.#looked, due - Date.now());
+      await this.#nudges.after(this.#looked, due - Date.now());
       await this.obey();
     } while (Date.now() < due);
+    this.#hasAdvanced = true;
   }
 
   /** Until the ledger holds something new, or `waitMs` is over; then what stands there. */
   async waitForNews(waitMs: number | null): Promise<LookAnswer> {
     await this.flush();
-    await this.nudges.after(this.#looked, waitMs);
+    await this.#nudges.after(this.#looked, waitMs);
+    this.#hasAdvanced = true;
     return await this.obey();
   }
 
@@ -160,7 +171,9 @@ export class Run {
           await this.flush();
           continue;
         case 'paused':
-          await this.nudges.after(this.#looked, null);
+          await this.#nudges.after(this.#looked, null);
+          this.#hasAdvanced = true;
+          await this.continueAsNewIfLarge();
           continue;
         case 'resume_requested':
         case 'claiming':
@@ -171,7 +184,7 @@ export class Run {
 
   /** What stands in the ledger now. */
   async look(): Promise<LookAnswer> {
-    const seen = this.nudges.count;
+    const seen = this.#nudges.count;
     const view = await ledger.look({ runId: this.id });
     if (view.kind !== 'look') throw new OutOfStep(view.kind);
     this.#looked = seen;
@@ -195,9 +208,9 @@ export class Run {
    */
   async abortOnCancel(): Promise<void> {
     try {
-      for (let seen = 0; !this.#retired; ) {
-        await this.nudges.after(seen, null);
-        seen = this.nudges.count;
+      for (let seen = 0; !this.#retired;) {
+        await this.#nudges.after(seen, null);
+        seen = this.#nudges.count;
         if (this.#retired || this.#inFlight.size === 0) continue;
         const view = await ledger.look({ runId: this.id });
         if (view.kind !== 'look' || view.control !== 'cancel_requested') continue;
@@ -222,6 +235,9 @@ export class Run {
   async continueAsNewIfLarge(): Promise<void> {
     const info = workflowInfo();
     if (!info.continueAsNewSuggested && info.historyLength < this.#input.settings.historyEventsMax) return;
+    // The next execution takes up the newest step from its beginning. One that got no further than that would hand over
+    // at the same place, and so would the next, for ever.
+    if (!this.#hasAdvanced) return;
     await this.flush();
     await continueAsNew<(input: RunInput) => Promise<unknown>>({
       ...this.#input,

@@ -114,7 +114,10 @@ async function awaitApprovals(run: Run, gated: readonly number[]): Promise<void>
   let view = await run.obey();
   if (view.openApprovals === 0) return;
   run.move('ask_approval', 'approval_needed');
-  while (view.openApprovals > 0) view = await run.waitForNews(view.nextExpiryMs);
+  while (view.openApprovals > 0) {
+    await run.continueAsNewIfLarge();
+    view = await run.waitForNews(view.nextExpiryMs);
+  }
   run.move('approval_closed', 'approval_decided');
 }
 

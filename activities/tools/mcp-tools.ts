@@ -16,7 +16,7 @@ import type { NotSentReason } from './reasons.js';
 import type { Tool, ToolAnswer, ToolCall } from './tool.js';
 
 /** Member of a call's `_meta` that carries the idempotency key. */
-export const KEY_META = 'holdfast/idempotencyKey';
+const KEY_META = 'holdfast/idempotencyKey';
 
 // The library's own timer is set past every deadline of ours: ours sends the cancel notice and knows why.
 const LIBRARY_TIMEOUT_MS = 2 ** 31 - 1;

@@ -35,10 +35,26 @@ export function createLedgerPool(options: LedgerPoolOptions): pg.Pool {
     query_timeout: STATEMENT_TIMEOUT_MS + 2_000,
     lock_timeout: 8_000,
     idle_in_transaction_session_timeout: 30_000,
-    keepAlive: true,
+    ...KEEP_ALIVE,
   });
   pool.on('error', options.onIdleError);
   return pool;
+}
+
+/** Probes a silent connection after ten seconds; the system's own default of two hours finds no dead peer in time. */
+export const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelayMillis: 10_000 } as const;
+
+/** How long a connection may take to say good-bye. */
+const CLOSE_MS = 1_000;
+
+/** Closes a connection. One whose server says nothing any more is dropped, or whoever closes it would wait for ever. */
+export async function closeConnection(client: pg.Client): Promise<void> {
+  const drop = setTimeout(() => client.connection.stream.destroy(), CLOSE_MS);
+  try {
+    await client.end();
+  } finally {
+    clearTimeout(drop);
+  }
 }
 
 /** Calls one ledger function that answers with jsonb. `sql` is `select holdfast.f($1, …) as answer`. */

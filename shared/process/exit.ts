@@ -14,17 +14,24 @@ export class StartError extends Error {
   }
 }
 
+/** How long an ended process waits for what is still open to close by itself, in milliseconds. */
+const LINGER_MS = 1_000;
+
 /**
  * Runs an entry point to its end. A `StartError` becomes its own lines on stderr, anything else its
  * stack, since it is a bug; either way the exit code is 1. Set `process.exitCode` for other codes.
  */
 export function runMain(name: string, main: () => Promise<void>): void {
-  main().catch((error: unknown) => {
-    process.exitCode = 1;
-    for (const line of describeFailure(error)) process.stderr.write(`${name}: ${line}\n`);
-    // What an unfinished start still holds open (sockets, children's pipes) must not keep the process.
-    process.exit();
-  });
+  main().then(
+    // A socket whose peer says nothing any more would keep the process for as long as the system probes it.
+    () => void setTimeout(() => process.exit(), LINGER_MS).unref(),
+    (error: unknown) => {
+      process.exitCode = 1;
+      for (const line of describeFailure(error)) process.stderr.write(`${name}: ${line}\n`);
+      // What an unfinished start still holds open (sockets, children's pipes) must not keep the process.
+      process.exit();
+    },
+  );
 }
 
 /** The lines that tell a person why a start failed; a stack only where it is a bug. */

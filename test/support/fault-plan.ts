@@ -82,12 +82,11 @@ export class FaultPlan {
   };
 
   #due(point: FaultPoint, runId: string): Fault | undefined {
-    for (const fault of this.#faults) {
-      if (fault.point !== point || (fault.runId !== undefined && fault.runId !== runId)) continue;
-      fault.seen += 1;
-      if (fault.seen === (fault.hit ?? 1)) return fault;
-    }
-    return undefined;
+    const matching = this.#faults.filter(
+      (fault) => fault.point === point && (fault.runId === undefined || fault.runId === runId),
+    );
+    for (const fault of matching) fault.seen += 1;
+    return matching.find((fault) => fault.seen === (fault.hit ?? 1));
   }
 }
 

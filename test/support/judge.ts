@@ -3,7 +3,8 @@ import type { TargetLogEntry } from './http-target.js';
 
 /**
  * The invariants of the seam (I01–I12 and I18), each a statement that must find nothing. `world` is the target's own
- * log, which nobody of ours wrote. Times are compared in milliseconds, as the log writes them.
+ * log, which nobody of ours wrote; every logical effect of a class has arguments of its own. Times are compared in
+ * milliseconds, as the log writes them.
  */
 const CHECKS: Readonly<Record<string, string>> = {
   'I01 one intent a key':
@@ -13,7 +14,7 @@ const CHECKS: Readonly<Record<string, string>> = {
      group by 1, 2, 3, 4 having count(*) > 1`,
   'I02 a keyed effect is applied once': `select key from world where applied and class = 'keyed' group by 1 having count(*) > 1`,
   'I02 a logical effect is applied once under all its keys':
-    'select args from world where applied group by 1 having count(*) > 1',
+    'select class, args from world where applied group by 1, 2 having count(*) > 1',
   'I03 one request a key where the target keeps none': `
     select key from world where not applied and class in ('queryable', 'opaque') group by 1 having count(*) > 1`,
   'I03 one dispatch where the target keeps no key': `
@@ -74,6 +75,11 @@ const CHECKS: Readonly<Record<string, string>> = {
      where e.state in ('committed', 'not_committed')
        and (c.effect_id is null or c.decided <> e.state or c.actor_id = ''
          or (c.source <> 'class' and c.evidence = '{}'::jsonb))`,
+  'the spend of a run is the spend of its attempts': `
+    select r.run_id, r.input_tokens, r.output_tokens from holdfast.runs r
+      left join lateral (select coalesce(sum(input_tokens), 0) as i, coalesce(sum(output_tokens), 0) as o
+                           from holdfast.model_attempts a where a.run_id = r.run_id) s on true
+     where (r.input_tokens, r.output_tokens) is distinct from (s.i, s.o)`,
 };
 
 /**

@@ -12,6 +12,7 @@ import {
   settleEffect,
 } from '../../shared/ledger/effects.js';
 import { newId } from '../../shared/ledger/new-id.js';
+import { refusalOf } from '../../shared/ledger/refusals.js';
 import {
   beginQuery,
   type QueryAnswer,
@@ -52,6 +53,25 @@ export class LedgerCall {
       worker: 'test:1',
       leaseMarginMs: 1_000,
     });
+  }
+
+  /** The answer in a word: `claimed`, a standing as `state` or `state/next`, what holds it, or the refusal. */
+  async ask(options: ClaimOptions = {}): Promise<string> {
+    try {
+      const answer = await this.claim(options);
+      switch (answer.kind) {
+        case 'effect':
+          return answer.next === null ? answer.state : `${answer.state}/${answer.next}`;
+        case 'control':
+          return answer.control;
+        case 'limit':
+          return answer.limit;
+        default:
+          return answer.kind;
+      }
+    } catch (error) {
+      return refusalOf(error) ?? String(error);
+    }
   }
 
   /** The dispatch, which must be granted. */
@@ -135,17 +155,27 @@ export class LedgerCall {
 
   /** Makes the effect's own past longer ago, as if so much time had gone by. */
   async age(seconds: number): Promise<void> {
-    await this.run.world.rows(
-      `update holdfast.effects set
-         created_at = created_at - make_interval(secs => $3), unknown_at = unknown_at - make_interval(secs => $3),
-         first_dispatched_at = first_dispatched_at - make_interval(secs => $3),
-         last_dispatched_at = last_dispatched_at - make_interval(secs => $3),
-         series_deadline_at = series_deadline_at - make_interval(secs => $3)
-       where run_id = $1 and slot = $2 and settled_at is null`,
-      this.run.runId,
-      this.place.slot,
-      seconds,
-    );
+    const { effect_id } = await this.effect();
+    const times = [
+      'created_at',
+      'first_dispatched_at',
+      'last_dispatched_at',
+      'unknown_at',
+      'series_deadline_at',
+    ];
+    const back = (column: string) => `${column} = ${column} - make_interval(secs => $2)`;
+    await this.run.world.tamper(async (change) => {
+      await change(
+        `update holdfast.effects set ${times.map(back).join(', ')} where effect_id = $1`,
+        effect_id,
+        seconds,
+      );
+      await change(
+        `update holdfast.status_queries set ${back('asked_at')} where effect_id = $1`,
+        effect_id,
+        seconds,
+      );
+    });
   }
 
   /** Puts the effect into a state by the lawful way there; `superseded` has none yet, so it is written. */

@@ -6,6 +6,7 @@ import { RunContract } from '../../shared/domain/contract.js';
 import type { EffectClass } from '../../shared/domain/effect-classes.js';
 import type { ModelResponse } from '../../shared/domain/models.js';
 import type { Trail, TrailEntry } from '../../shared/domain/protocol.js';
+import type { RunState } from '../../shared/domain/run-machine.js';
 import { type Admission, admitRun, registerAgent } from '../../shared/ledger/admission.js';
 import { createLedgerPool } from '../../shared/ledger/database.js';
 import { sha256 } from '../../shared/ledger/digest.js';
@@ -51,6 +52,36 @@ export class LedgerWorld extends LedgerView {
     this.url = url;
     this.db = db;
     this.owner = owner;
+  }
+
+  /** Changes rows as only somebody can who holds the whole server: past every trigger. */
+  async tamper(
+    work: (change: (sql: string, ...values: readonly unknown[]) => Promise<unknown>) => Promise<void>,
+  ): Promise<void> {
+    const client = await this.owner.connect();
+    try {
+      await client.query('begin');
+      await client.query('set local session_replication_role = replica');
+      await work((sql, ...values) => client.query(sql, [...values]));
+      await client.query('commit');
+      client.release();
+    } catch (error) {
+      client.release(true);
+      throw error;
+    }
+  }
+
+  /** Everything the ledger holds of a run but the time of its last save: what is refused must change nothing of it. */
+  async footprint(runId: string): Promise<Record<string, unknown[]>> {
+    const tables = ['effects', 'attempts', 'receipts', 'late_receipts', 'status_queries', 'reconciliations'];
+    const trail = ['transitions', 'run_events', 'messages', 'retries', 'model_calls', 'model_attempts'];
+    const rows = await Promise.all([
+      this.rows(`select to_jsonb(r) - 'updated_at' as run from holdfast.runs r where run_id = $1`, runId),
+      ...[...tables, ...trail].map((table) =>
+        this.rows(`select * from holdfast.${table} t where run_id = $1 order by t::text`, runId),
+      ),
+    ]);
+    return Object.fromEntries(['runs', ...tables, ...trail].map((table, index) => [table, rows[index]!]));
   }
 
   /** What `admitRun` takes, complete. */
@@ -298,3 +329,27 @@ const open: pg.Pool[] = [];
 afterAll(async () => {
   for (const pool of open.splice(0)) await pool.end();
 });
+
+/** The moves that bring a fresh run to each state, from `running` on. */
+const WAY_TO: Readonly<Record<Exclude<RunState, 'admitted'>, readonly RunState[]>> = {
+  running: [],
+  waiting_for_input: ['waiting_for_input'],
+  awaiting_approval: ['awaiting_approval'],
+  retry_wait: ['retry_wait'],
+  compensating: ['compensating'],
+  cancelling: ['cancelling'],
+  needs_reconciliation: ['needs_reconciliation'],
+  reconciling: ['needs_reconciliation', 'reconciling'],
+  completed: ['completed'],
+  compensated: ['compensating', 'compensated'],
+  failed: ['failed'],
+  cancelled: ['cancelling', 'cancelled'],
+};
+
+/** Brings a run that is `admitted` or `running` to a state by lawful moves. */
+export async function bringRunTo(run: LedgerRun, state: RunState): Promise<void> {
+  if (state === 'admitted') return;
+  const { state: from } = await run.world.runRow(run.runId);
+  const way: readonly RunState[] = from === 'admitted' ? ['running', ...WAY_TO[state]] : WAY_TO[state];
+  await run.commit(...way.map((to) => ({ kind: 'move', to, reason: 'internal_error' }) as const));
+}

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +11,12 @@ import { type PostgresServer, startPostgres } from '../../workers/stack/postgres
 import { isRunning, sendSignal, waitUntil } from '../../workers/stack/processes.js';
 import { findTemporalProgram } from '../../workers/stack/temporal-binaries.js';
 import { startTemporalServer, type TemporalServer } from '../../workers/stack/temporal-server.js';
-import { closeWorlds, connectTemporal, type WorldTemporal } from './world.js';
+import { RunView } from '../../api/views/run-views.js';
+import { startTestProcess, type TestProcess } from './processes.js';
+import { startBody } from './test-api.js';
+import { closeWorlds, connectTemporal, until, type World, type WorldTemporal } from './world.js';
+import { AGENT, TOOL_OF_CLASS, usualScript } from './world-project.js';
+import { call, DONE, reply, when } from './scripts.js';
 
 /** A server of a test's own, which it may kill; gone after the test file. */
 interface OwnServer {
@@ -96,6 +102,54 @@ export async function startOwnTemporal(
     kill: () => killNow(server.pid),
     start: async () => {
       server = await launch(Number(new URL(`tcp://${address}`).port));
+    },
+  };
+}
+
+/** A script in which `each …` calls one tool of each class, in steps of their own, no two with the same arguments. */
+export function eachTool(): Record<string, unknown> {
+  const steps = Object.values(TOOL_OF_CLASS).map((tool) => reply(call(tool, { note: `${tool} {{input}}` })));
+  return { scenarios: [when('each', ...steps, DONE), ...(usualScript()['scenarios'] as object[])] };
+}
+
+/** The API of a world as a process of its own. */
+export interface OwnApi {
+  readonly process: TestProcess;
+  readonly url: string;
+  /** One request to admit a run; whatever is answered. */
+  start(input: string, key: string): Promise<Response>;
+  /** Admits a run as a client should: the same key again for as long as it is told "later". @returns its id */
+  admit(input: string): Promise<string>;
+}
+
+export async function startOwnApi(world: World, temporalAddress: string): Promise<OwnApi> {
+  const process = startTestProcess({
+    entry: 'api/server.ts',
+    env: {
+      DATABASE_URL: world.databaseUrl,
+      TEMPORAL_ADDRESS: temporalAddress,
+      HOLDFAST_API_PORT: '0',
+      HOLDFAST_TASK_QUEUE: world.taskQueue,
+    },
+  });
+  const url = String((await process.ready).detail['url']);
+  const start = (input: string, key: string): Promise<Response> =>
+    fetch(`${url}/v1/runs`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', 'idempotency-key': key },
+      body: JSON.stringify(startBody({ agent: AGENT, input })),
+    });
+  return {
+    ...{ process, url, start },
+    admit: async (input) => {
+      const key = randomUUID();
+      return await until(`the API admits ${input}`, async () => {
+        const response = await start(input, key);
+        if (response.ok) return RunView.parse(await response.json()).run_id;
+        if (response.status !== 503) throw new Error(`the API answers ${response.status}`);
+        await response.body?.cancel();
+        return undefined;
+      });
     },
   };
 }

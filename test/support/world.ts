@@ -2,9 +2,8 @@ import { randomUUID } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { Client, Connection } from '@temporalio/client';
-import { NativeConnection, Runtime, type WorkerOptions } from '@temporalio/worker';
+import type { Client } from '@temporalio/client';
+import type { NativeConnection, WorkerOptions } from '@temporalio/worker';
 import pg from 'pg';
 import { afterAll } from 'vitest';
 import type { ReachFaultPoint } from '../../activities/fault-points.js';
@@ -18,25 +17,24 @@ import { isTerminal, type RunState } from '../../shared/domain/run-machine.js';
 import { admitRun, registerAgent } from '../../shared/ledger/admission.js';
 import { createLedgerPool } from '../../shared/ledger/database.js';
 import { createLogger, type Logger } from '../../shared/process/log.js';
-import { bundleWorkflows } from '../../workers/bundle-workflows.js';
 import { createRunWorker } from '../../workers/create-worker.js';
 import { createStarter } from '../../workers/starter.js';
 import { createSweeper } from '../../workers/sweeper.js';
 import { type Fault, FaultPlan } from './fault-plan.js';
 import { type HttpTarget, startHttpTarget, type TargetLogEntry } from './http-target.js';
 import { startTestProcess, type TestProcess } from './processes.js';
-import { createTestDatabase, temporalAddress } from './servers.js';
+import { createTestDatabase } from './servers.js';
 import { LedgerView, type RunRow } from './ledger-view.js';
 import { AGENT, type WorldProject, writeProject } from './world-project.js';
+import {
+  BUNDLES_DIR,
+  closeSharedTemporal,
+  sharedBundle,
+  sharedTemporal,
+  type WorldTemporal,
+} from './world-temporal.js';
 
-/** A way to a Temporal server: the shared dev server unless a test hands in another, a time-skipping one say. */
-export interface WorldTemporal {
-  readonly client: Client;
-  readonly connection: NativeConnection;
-  /** host:port, for worker processes. */
-  readonly address: string;
-  readonly namespace: string;
-}
+export { connectTemporal, type WorldTemporal } from './world-temporal.js';
 
 export interface WorldOptions extends WorldProject {
   /** Silence after which Temporal takes an activity for lost. Default 2; worker processes take whole seconds. */
@@ -96,9 +94,11 @@ export interface World extends LedgerView {
   admit(request?: Request): Promise<string>;
   /** Admits a run and has the starter start it. @returns its id */
   run(request?: Request): Promise<string>;
+  /** @param options.connection a way to Temporal of the worker's own, by a proxy say */
   startWorker(options?: {
     readonly reach?: ReachFaultPoint;
     readonly options?: Partial<WorkerOptions>;
+    readonly connection?: NativeConnection;
   }): Promise<WorldWorker>;
   /** A worker as production runs it, in a process of its own, with faults. It starts admitted runs by itself. */
   startWorkerProcess(options?: {
@@ -265,11 +265,16 @@ class RunningWorld extends LedgerView implements World {
     return runId;
   }
 
-  async startWorker({ reach, options }: Parameters<World['startWorker']>[0] = {}): Promise<WorldWorker> {
+  async startWorker({
+    reach,
+    options,
+    connection,
+  }: Parameters<World['startWorker']>[0] = {}): Promise<WorldWorker> {
     const { db, catalogue, log, temporal, taskQueue } = this.#parts;
     const worker = await createRunWorker({
       ...{ db, catalogue, log, taskQueue },
-      ...{ connection: temporal.connection, client: temporal.client, namespace: temporal.namespace },
+      ...{ client: temporal.client, namespace: temporal.namespace },
+      connection: connection ?? temporal.connection,
       secrets: () => undefined,
       projectDir: this.folder,
       workflowBundle: await sharedBundle(),
@@ -308,7 +313,7 @@ class RunningWorld extends LedgerView implements World {
         HOLDFAST_PROJECT: projectPath,
         HOLDFAST_TASK_QUEUE: this.taskQueue,
         HOLDFAST_HEARTBEAT_SECONDS: String(Math.max(1, Math.ceil(settings.heartbeatSeconds))),
-        HOLDFAST_DATA_DIR: BUNDLES,
+        HOLDFAST_DATA_DIR: BUNDLES_DIR,
         FAULTS: JSON.stringify(faults),
         ...env,
       },
@@ -361,40 +366,6 @@ async function suits(run: RunRow, wanted: Parameters<World['waitFor']>[1]): Prom
   return typeof wanted === 'string' ? run.state === wanted : wanted.includes(run.state);
 }
 
-/** Workflow bundles by the digest of their sources: made once for all test files and their worker processes. */
-const BUNDLES = fileURLToPath(new URL('../../node_modules/.cache/holdfast-test', import.meta.url));
-
-let bundle: ReturnType<typeof bundleWorkflows> | undefined;
-
-function sharedBundle(): ReturnType<typeof bundleWorkflows> {
-  bundle ??= bundleWorkflows(join(BUNDLES, 'cache'));
-  return bundle;
-}
-
-let shared: Promise<WorldTemporal> | undefined;
-
-/** One connection for all worlds of a test file. */
-function sharedTemporal(): Promise<WorldTemporal> {
-  shared ??= connectTemporal(temporalAddress());
-  return shared;
-}
-
-let isRuntimeInstalled = false;
-
-/** A way to the dev server at `address`, for worlds; whoever asks closes its two connections. */
-export async function connectTemporal(address: string): Promise<WorldTemporal> {
-  if (!isRuntimeInstalled) {
-    Runtime.install({
-      logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {}, log() {} },
-      shutdownSignals: [],
-    });
-    isRuntimeInstalled = true;
-  }
-  const connection = await NativeConnection.connect({ address });
-  const client = new Client({ connection: await Connection.connect({ address }), namespace: 'default' });
-  return { address, connection, client, namespace: 'default' };
-}
-
 const open = new Set<World>();
 
 /** For whoever owns what the worlds of this file stand on, and takes it away. */
@@ -404,8 +375,5 @@ export async function closeWorlds(): Promise<void> {
 
 afterAll(async () => {
   await closeWorlds();
-  if (shared === undefined) return;
-  const { client, connection } = await shared;
-  await client.connection.close();
-  await connection.close();
+  await closeSharedTemporal();
 });

@@ -135,9 +135,10 @@ create table holdfast.run_executions (
   epoch      integer     not null,
   reason     text        not null check (reason in ('start', 'continued', 'reset', 'swept')),
   granted_at timestamptz not null default now(),
-  primary key (run_id, execution),
-  unique (run_id, epoch)
+  primary key (run_id, epoch)
 );
+-- An execution owns a run once; the sweeper, which is none, as often as the run is orphaned.
+create unique index run_executions_once on holdfast.run_executions (run_id, execution) where reason <> 'swept';
 
 -- One start key, one run, for ever (SPEC 3.8). Independent per tenant and endpoint.
 create table holdfast.api_requests (

@@ -211,9 +211,11 @@ language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
   r holdfast.runs;
   m holdfast.model_calls;
+  v_again boolean;
 begin
   select * into r from holdfast.runs where run_id = p_run for update;
   select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
+  v_again := exists (select from holdfast.model_attempts where attempt_id = p_attempt_id and ended_at is not null);
   r := holdfast.end_model_attempt(r, p_attempt_id, case p_reason when 'aborted' then 'lost' else 'failed' end, p_reason,
                                   p_detail, p_request_id, p_input_tokens, p_output_tokens);
   if not holdfast.holds_model_call(r, p_execution, m, p_attempt) then
@@ -224,8 +226,10 @@ begin
       select count(*) from holdfast.model_attempts a
        where a.run_id = p_run and a.turn = p_turn and a.step = p_step and a.outcome = 'lost')
    where c.run_id = p_run and c.turn = p_turn and c.step = p_step returning * into m;
-  r := holdfast.append_event(r, 'model.failed', jsonb_build_object(
-    'turn', p_turn, 'step', p_step, 'attempt', p_attempt, 'reason', p_reason, 'request_id', p_request_id));
+  if not v_again then
+    r := holdfast.append_event(r, 'model.failed', jsonb_build_object(
+      'turn', p_turn, 'step', p_step, 'attempt', p_attempt, 'reason', p_reason, 'request_id', p_request_id));
+  end if;
   perform holdfast.save_run(r);
   return jsonb_build_object('kind', 'failed', 'attempt', m.attempts - m.lost_attempts,
     'attempts_max', m.attempts_max,

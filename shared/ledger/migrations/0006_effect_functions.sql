@@ -87,6 +87,16 @@ begin
   return v_next;
 end $$;
 
+-- What follows an effect settled as not committed, by contract. A call whose result the model has read is over: a
+-- redo of it would have a second one.
+create function holdfast.next_for_not_committed(r holdfast.runs, e holdfast.effects) returns text
+language sql stable as $$
+  select case when r.contract #>> '{reconciliation,after_not_committed}' = 'redo'
+    and (e.redo >= (r.contract #>> '{reconciliation,redos_max}')::int
+         or holdfast.has_result(e.run_id, e.turn, e.step, e.slot)) then 'tell_model'
+    else r.contract #>> '{reconciliation,after_not_committed}' end
+$$;
+
 -- What the workflow decides from: enums and numbers, no content.
 create function holdfast.effect_standing(r holdfast.runs, e holdfast.effects) returns jsonb
 language plpgsql stable as $$
@@ -103,11 +113,7 @@ begin
     'outcome', v_last.outcome, 'retry_after_ms', v_last.retry_after_ms,
     'next', case
       when e.state = 'unknown' then holdfast.next_for_unknown(e)
-      when e.state <> 'not_committed' then null
-      when r.contract #>> '{reconciliation,after_not_committed}' = 'redo'
-        and (e.redo >= (r.contract #>> '{reconciliation,redos_max}')::int
-             or holdfast.has_result(e.run_id, e.turn, e.step, e.slot)) then 'tell_model'
-      else r.contract #>> '{reconciliation,after_not_committed}' end,
+      when e.state = 'not_committed' then holdfast.next_for_not_committed(r, e) end,
     'on_exhausted', r.contract #>> '{retry,on_exhausted}',
     'retry_after_max_ms', (r.contract #>> '{retry,retry_after_seconds_max}')::bigint * 1000,
     'lease_ms_left', case when e.state = 'dispatching'
@@ -170,9 +176,8 @@ begin
     raise exception 'out_of_step: % is %, and dispatches nothing', p_run, r.state using errcode = 'HF005';
   end if;
   e := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
-  -- A call whose result the model has read is over: a redo of it would have a second one.
   if e.effect_id is null or (e.redo < p_redo and e.state = 'not_committed'
-       and not holdfast.has_result(p_run, p_turn, p_step, p_slot)) then
+       and holdfast.next_for_not_committed(r, e) = 'redo') then
     select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
     v_plan := m.plan -> p_slot;
     if v_plan is null or v_plan ->> 'kind' <> 'planned' then

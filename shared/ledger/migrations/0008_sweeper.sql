@@ -39,6 +39,7 @@ declare
   v_actor constant text := 'holdfast:sweeper';
   e holdfast.effects;
   v_unresolved boolean;
+  v_reason text := p_reason;
 begin
   select * into r from holdfast.runs where run_id = p_run for update;
   if not found or r.ended_at is not null or r.epoch <> p_expected_epoch then
@@ -49,24 +50,28 @@ begin
   end if;
   r := holdfast.settle_lost_reads(r);
   for e in select * from holdfast.effects where run_id = p_run and state = 'unknown' order by effect_id for update loop
+    -- A run that was swept before is looked at again when its last effect is settled: by a person, or by evidence.
+    if p_reason = 'person_settled' and exists (select from holdfast.settling_receipt(e)) then
+      v_reason := 'late_receipt';
+    end if;
     r := holdfast.settle_by_late_receipt(r, e);
   end loop;
   v_unresolved := exists (select from holdfast.effects where run_id = p_run and state = 'unknown');
 
   if v_unresolved then
     if r.state in ('waiting_for_input', 'awaiting_approval', 'retry_wait') then
-      r := holdfast.move_run(r, 'run', 'running', p_reason, v_actor);
+      r := holdfast.move_run(r, 'run', 'running', v_reason, v_actor);
     end if;
     if r.state <> 'needs_reconciliation' then
-      r := holdfast.move_run(r, 'run', 'needs_reconciliation', p_reason, v_actor);
+      r := holdfast.move_run(r, 'run', 'needs_reconciliation', v_reason, v_actor);
     end if;
   else
     if r.state = 'needs_reconciliation' then
-      r := holdfast.move_run(r, 'run', 'reconciling', p_reason, v_actor);
+      r := holdfast.move_run(r, 'run', 'reconciling', v_reason, v_actor);
     elsif r.state in ('waiting_for_input', 'awaiting_approval') then
-      r := holdfast.move_run(r, 'run', 'running', p_reason, v_actor);
+      r := holdfast.move_run(r, 'run', 'running', v_reason, v_actor);
     end if;
-    r := holdfast.move_run(r, 'run', case r.state when 'cancelling' then 'cancelled' else 'failed' end, p_reason, v_actor);
+    r := holdfast.move_run(r, 'run', case r.state when 'cancelling' then 'cancelled' else 'failed' end, v_reason, v_actor);
   end if;
   perform holdfast.save_run(r);
   return jsonb_build_object('kind', 'closed', 'state', r.state);

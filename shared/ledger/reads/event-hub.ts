@@ -1,7 +1,7 @@
 import pg from 'pg';
 import type { ClientConfig } from 'pg';
 import { readEventHeads } from './read-events.js';
-import type { Db } from '../database.js';
+import { closeConnection, type Db, KEEP_ALIVE } from '../database.js';
 
 /** The channel on which every commit of a run names it. */
 export const EVENTS_CHANNEL = 'holdfast_events';
@@ -99,7 +99,7 @@ class Hub implements EventHub {
     const { client } = this;
     this.client = null;
     this.listening = false;
-    await client?.end();
+    if (client !== null) await closeConnection(client);
   }
 
   private wake(runId: string): void {
@@ -135,7 +135,10 @@ class Hub implements EventHub {
 
   private async listen(): Promise<void> {
     if (this.options.listen === null || this.stopped) return;
-    const client = new pg.Client({ keepAlive: true, connectionTimeoutMillis: 5000, ...this.options.listen });
+    const client = new pg.Client({
+      ...{ connectionTimeoutMillis: 5_000, query_timeout: 5_000, ...KEEP_ALIVE },
+      ...this.options.listen,
+    });
     // Without this listener a terminated backend would end the process.
     client.on('error', (error) => this.lose(client, error));
     client.on('end', () => this.lose(client, null));
@@ -166,8 +169,7 @@ class Hub implements EventHub {
     this.client = null;
     this.listenTimer = setTimeout(() => {
       // A half-open connection must not stay behind the next one.
-      this.connecting = client
-        .end()
+      this.connecting = closeConnection(client)
         .catch((cause: unknown) => this.options.log.info({ err: cause }, 'a lost LISTEN connection closed'))
         .then(() => this.listen());
     }, this.pollMs);

@@ -1,0 +1,130 @@
+import { writeFile } from 'node:fs/promises';
+import { hostname } from 'node:os';
+import { test } from 'vitest';
+import { DONE, reply, script, when } from '../support/scripts.js';
+import { keyOf, startWorld, type World, type WorldOptions } from '../support/world.js';
+
+/** One way through the workflow's code. `play` ends when the run rests where the scenario wants it. */
+interface Scenario {
+  readonly name: string;
+  readonly options?: WorldOptions;
+  readonly play: (world: World) => Promise<string>;
+}
+
+const looks = (count: number) => Array.from({ length: count }, () => reply('look'));
+
+/** Admits a run, sets the fault of its first call, starts it and waits for its end. */
+async function playFault(
+  world: World,
+  input: string,
+  mode: 'drop_before' | 'drop_after',
+  times?: number,
+  contract: Readonly<Record<string, unknown>> = {},
+): Promise<string> {
+  const runId = await world.admit({ input, contract });
+  world.target.dial({ mode, key: keyOf(runId), ...(times === undefined ? {} : { times }) });
+  await world.starter.round();
+  return runId;
+}
+
+async function ended(world: World, runId: string): Promise<string> {
+  await world.waitFor(runId, 'ended');
+  await world.client.workflow.getHandle(runId).result();
+  return runId;
+}
+
+const SCENARIOS: readonly Scenario[] = [
+  { name: 'plain', play: async (world) => await ended(world, await world.run({ input: 'pay' })) },
+  {
+    name: 'model-retries',
+    options: {
+      script: script(
+        when('stumble', { attempts: [{ error: { reason: 'server_error' } }, { disconnectAfterChunks: 0 }, DONE] }),
+      ),
+    },
+    play: async (world) => await ended(world, await world.run({ input: 'stumble' })),
+  },
+  {
+    name: 'model-refuses',
+    options: { script: script(when('refuse', { error: { reason: 'bad_request' } })) },
+    play: async (world) => await ended(world, await world.run({ input: 'refuse' })),
+  },
+  {
+    name: 'continued',
+    options: { historyEventsMax: 50, script: script(when('looks', ...looks(8), DONE)) },
+    play: async (world) => await ended(world, await world.run({ input: 'looks' })),
+  },
+  {
+    name: 'query-finds',
+    play: async (world) => await ended(world, await playFault(world, 'book', 'drop_after')),
+  },
+  {
+    name: 'query-finds-nothing-and-redo',
+    play: async (world) => await ended(world, await playFault(world, 'book', 'drop_before')),
+  },
+  {
+    name: 'keyed-sent-again',
+    play: async (world) => await ended(world, await playFault(world, 'pay', 'drop_after', 1)),
+  },
+  {
+    name: 'read-given-up',
+    play: async (world) =>
+      await ended(world, await playFault(world, 'look', 'drop_before', 9, { retry: { attempts_max: 2 } })),
+  },
+  {
+    name: 'parallel',
+    options: { script: script(when('three', reply('look', 'look', 'look'), DONE)) },
+    play: async (world) => await ended(world, await world.run({ input: 'three' })),
+  },
+  {
+    name: 'approval-expires',
+    play: async (world) => {
+      const contract = { effects: { mail: { approval: 'required' } }, timeouts: { approval_seconds: 1 } };
+      return await ended(world, await world.run({ input: 'mail', contract }));
+    },
+  },
+  {
+    name: 'activity-lost',
+    play: async (world) => {
+      world.faults.add({ point: 'act.after_claim', mode: 'throw' });
+      return await ended(world, await world.run({ input: 'pay' }));
+    },
+  },
+  {
+    name: 'waits-for-a-person',
+    play: async (world) => {
+      const runId = await playFault(world, 'mail', 'drop_after');
+      await world.waitFor(runId, 'needs_reconciliation');
+      return runId;
+    },
+  },
+];
+
+test.each(SCENARIOS)('$name is recorded', async ({ name, options, play }) => {
+  const world = await startWorld(options);
+  const runId = await play(world);
+  const owners = await world.rows<{ execution: string }>(
+    'select execution from holdfast.run_executions where run_id = $1 order by epoch',
+    runId,
+  );
+  const executions: unknown[] = [];
+  for (const { execution } of owners) {
+    const history = await world.client.workflow.getHandle(runId, execution).fetchHistory();
+    executions.push(JSON.parse(withoutMachine(JSON.stringify(history))));
+  }
+  const path = new URL(`1-${name}.json`, import.meta.url);
+  // One line an event: a change shows as the lines that changed.
+  const lines = executions.map((each) => {
+    const { events } = each as { events: readonly unknown[] };
+    return `{"events":[\n${events.map((event) => JSON.stringify(event)).join(',\n')}\n]}`;
+  });
+  await writeFile(path, `{"workflowId":"${runId}","executions":[\n${lines.join(',\n')}\n]}\n`);
+});
+
+/** Which machine and process did it is nobody's business. */
+function withoutMachine(json: string): string {
+  return json
+    .replaceAll(`${process.pid}@${hostname()}`, 'worker')
+    .replaceAll(hostname(), 'host')
+    .replace(/"identity":"[^"]*"/g, '"identity":"worker"');
+}

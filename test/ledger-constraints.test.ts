@@ -1,0 +1,292 @@
+import { beforeAll, describe, expect, test } from 'vitest';
+import { closeOrphan } from '../shared/ledger/sweep.js';
+import { bringRunTo, callOf, type LedgerRun, type LedgerWorld, openLedger } from './support/ledger-world.js';
+
+// Goal: a row that must never be cannot be written, whoever writes it. Method: take rows that the ledger made, and as
+// the superuser, with every trigger off, try to make each of them impossible.
+
+let ledger: LedgerWorld;
+/** Has effects in every open state, a redo, a receipt of each source, an answered and an open model call, and so on. */
+let run: LedgerRun;
+let admitted: LedgerRun;
+let failed: LedgerRun;
+
+beforeAll(async () => {
+  ledger = await openLedger();
+  admitted = await ledger.newRun();
+  failed = await ledger.newRun();
+  await bringRunTo(failed, 'failed');
+  run = await ledger.newStep(
+    [...Array<'opaque'>(8).fill('opaque'), 'read' as const, 'queryable' as const].map((effectClass) =>
+      callOf(
+        effectClass,
+        effectClass === 'queryable' ? { query: { settlingSeconds: 0, equalAnswers: 1 } } : {},
+      ),
+    ),
+  );
+  const states = [
+    'intended',
+    'dispatching',
+    'unknown',
+    'succeeded',
+    'rejected',
+    'committed',
+    'not_committed',
+  ] as const;
+  for (const [slot, state] of states.entries()) await run.call(slot).bringTo(state);
+  await run.call(6).claimed({ redo: 1 });
+  const needsApproval = await ledger.newCall('opaque', { policy: { approval: 'required' } });
+  await needsApproval.ask();
+  await run.call(8).attempt('unknown');
+  await run.call(8).close('withdrawn', 'lost_read');
+  await run.call(9).attempt('unknown');
+  await run.call(9).query('absent');
+  await run.claimThink();
+  const row = { kind: 'retry', turn: 1, step: 1, reason: 'throttled', attempt: 1, attemptsMax: 5 } as const;
+  await run.commit({ ...row, slot: 0, action: 'retry', waitMs: 1 }, { ...row, slot: 0, action: 'give_up' });
+});
+
+/** Which row to spoil, as a condition; `:run`, `:admitted` and `:failed` name the runs. */
+async function spoil(table: string, where: string, set: string): Promise<string> {
+  const condition = where
+    .replaceAll(':run', `run_id = '${run.runId}'`)
+    .replaceAll(':admitted', `run_id = '${admitted.runId}'`)
+    .replaceAll(':failed', `run_id = '${failed.runId}'`);
+  const found = await ledger.rows(`select 1 from holdfast.${table} where ${condition}`);
+  expect([where, found.length > 0]).toStrictEqual([where, true]);
+  try {
+    await ledger.tamper(async (change) => {
+      await change(`update holdfast.${table} set ${set} where ${condition}`);
+      throw new Error('written');
+    });
+    return 'unreachable';
+  } catch (error) {
+    return (error as { constraint?: string }).constraint ?? (error as Error).message;
+  }
+}
+
+const DIGEST = 'a'.repeat(64);
+
+// prettier-ignore
+const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string, constraint: string])[] = [
+  // An end implies its time, and the time implies an end.
+  ['runs', ':run',      `ended_at = now()`,                        'ended_at_iff_terminal'],
+  ['runs', ':failed',   `ended_at = null`,                         'ended_at_iff_terminal'],
+  ['runs', ':run',      `state = 'completed'`,                     'ended_at_iff_terminal'],
+  ['runs', ':failed',   `state = 'running'`,                       'ended_at_iff_terminal'],
+  ['runs', ':admitted', `epoch = 1`,                               'owner_iff_epoch'],
+  ['runs', ':admitted', `owner_execution = 'exec'`,                'owner_iff_epoch'],
+  ['runs', ':run',      `epoch = 0`,                               'owner_iff_epoch'],
+  ['runs', ':failed',   `owner_execution = null`,                  'owner_iff_epoch'],
+  ['runs', ':run',      `state = 'paused'`,                        'runs_state_check'],
+  ['runs', ':run',      `control = 'running'`,                     'runs_control_check'],
+  ['runs', ':run',      `last_digest = 'x'`,                       'runs_last_digest_check'],
+  ['runs', ':run',      `contract_sha256 = upper(contract_sha256)`, 'runs_contract_sha256_check'],
+  ['runs', ':run',      `run_id = 'run_1'`,                        'runs_run_id_check'],
+  ['runs', ':run',      `actor_id = ''`,                           'runs_actor_id_check'],
+  ['runs', ':run',      `tenant_id = repeat('t', 65)`,             'runs_tenant_id_check'],
+  ['jobs', 'true',      `job_id = 'job_1'`,                        'jobs_job_id_check'],
+  // A trail begins with its admission, and only there.
+  ['transitions', ':run and seq = 1', `from_state = 'running'`,    'first_is_the_admission'],
+  ['transitions', ':run and seq = 1', `to_state = 'running'`,      'first_is_the_admission'],
+  ['transitions', ':run and seq = 1', `region = 'control'`,        'first_is_the_admission'],
+  ['transitions', ':run and seq = 2', `from_state = null`,         'first_is_the_admission'],
+  ['transitions', ':run and seq = 2', `to_state = 'admitted'`,     'first_is_the_admission'],
+  ['transitions', ':run and seq = 1', `prev_digest = '${DIGEST}'`, 'chain_starts_once'],
+  ['transitions', ':run and seq = 2', `prev_digest = ''`,          'chain_starts_once'],
+  ['transitions', ':run and seq = 2', `digest = ''`,               'transitions_digest_check'],
+  ['transitions', ':run and seq = 2', `reason = ''`,               'transitions_reason_check'],
+  ['transitions', ':run and seq = 2', `region = 'effect'`,         'transitions_region_check'],
+  ['transitions', ':run and seq = 2', `seq = -2`,                  'transitions_seq_check'],
+  ['run_events', ':run and seq = 1',  `seq = 0`,                   'run_events_seq_check'],
+  ['run_events', ':run and seq = 1',  `type = ''`,                 'run_events_type_check'],
+  ['run_events', ':run and seq = 2',  `seq = 1`,                   'run_events_pkey'],
+  ['messages', ':run and position = 0', `role = 'system'`,         'messages_role_check'],
+  ['retries', `:run and action = 'retry'`, `eligible_at = null`,   'eligible_iff_again'],
+  ['retries', `:run and action = 'give_up'`, `eligible_at = now()`, 'eligible_iff_again'],
+  ['retries', `:run and action = 'give_up'`, `action = 'later'`,     'retries_action_check'],
+  ['run_executions', ':run', `reason = 'stolen'`,                  'run_executions_reason_check'],
+  ['api_requests', ':run', `idempotency_key = ''`,                 'api_requests_idempotency_key_check'],
+  ['api_requests', ':run', `request_sha256 = 'x'`,                 'api_requests_request_sha256_check'],
+  // An answer implies everything of it, and each part implies the answer.
+  ['model_calls', `:run and state = 'answered'`, `response = null`, 'answered_iff_response'],
+  ['model_calls', `:run and state = 'answered'`, `plan = null`,     'answered_iff_response'],
+  ['model_calls', `:run and state = 'calling'`, `response = '{}'`,  'answered_iff_response'],
+  ['model_calls', `:run and state = 'calling'`, `plan = '[]'`,      'answered_iff_response'],
+  ['model_calls', `:run and state = 'answered'`, `answered_at = null`, 'answered_iff_time'],
+  ['model_calls', `:run and state = 'calling'`, `answered_at = now()`, 'answered_iff_time'],
+  ['model_calls', `:run and state = 'calling'`, `state = 'failed'`, 'model_calls_state_check'],
+  ['model_attempts', `:run and outcome is null`, `ended_at = now()`, 'ended_iff_outcome'],
+  ['model_attempts', `:run and outcome is not null`, `ended_at = null`, 'ended_iff_outcome'],
+  ['model_attempts', `:run and outcome is null`, `outcome = 'lost'`, 'ended_iff_outcome'],
+  ['model_attempts', `:run and outcome is not null`, `outcome = 'maybe'`, 'model_attempts_outcome_check'],
+  // An effect: settled, doubtful, dispatched and redone each have their marks, both ways.
+  ['effects', `:run and state = 'succeeded'`, `settled_at = null`, 'settled_at_iff_settled'],
+  ['effects', `:run and state = 'intended'`, `settled_at = now()`, 'settled_at_iff_settled'],
+  ['effects', `:run and state = 'unknown'`, `settled_at = now()`,  'settled_at_iff_settled'],
+  ['effects', `:run and state = 'dispatching'`, `state = 'succeeded'`, 'settled_at_iff_settled'],
+  ['effects', `:run and state = 'unknown'`, `unknown_at = null`,   'unknown_has_an_owner'],
+  ['effects', `:run and state = 'unknown'`, `reconciliation_owner = null`, 'unknown_has_an_owner'],
+  ['effects', `:run and state = 'unknown'`, `reconciliation_deadline_at = null`, 'unknown_has_an_owner'],
+  ['effects', `:run and state = 'dispatching'`, `unknown_at = now()`, 'unknown_has_an_owner'],
+  ['effects', `:run and state = 'succeeded'`, `reconciliation_owner = 'desk'`, 'unknown_has_an_owner'],
+  ['effects', `:run and state = 'intended'`, `reconciliation_deadline_at = now()`, 'unknown_has_an_owner'],
+  ['effects', `:run and state = 'dispatching'`, `first_dispatched_at = null`, 'dispatched_iff_attempted'],
+  ['effects', `attempts = 0`, `first_dispatched_at = now()`,       'dispatched_iff_attempted'],
+  ['effects', `attempts = 0`, `state = 'dispatching'`,             'outcome_needs_dispatch'],
+  ['effects', `attempts = 0`, `state = 'rejected', settled_at = now()`, 'outcome_needs_dispatch'],
+  ['effects', `:run and redo = 1`, `supersedes = null`,            'redo_iff_supersedes'],
+  ['effects', `:run and redo = 0`, `supersedes = effect_id`,       'redo_iff_supersedes'],
+  ['effects', `:run and state = 'intended'`, `state = 'failed'`,   'effects_state_check'],
+  ['effects', `:run and state = 'intended'`, `effect_class = 'safe'`, 'effects_effect_class_check'],
+  ['effects', `:run and state = 'intended'`, `idempotency_key = 'short'`, 'effects_idempotency_key_check'],
+  ['effects', `:run and state = 'intended'`, `idempotency_key = repeat('ä', 20)`, 'effects_idempotency_key_check'],
+  ['effects', `:run and state = 'intended'`, `arguments_sha256 = 'x'`, 'effects_arguments_sha256_check'],
+  ['effects', `:run and slot = 1`, `slot = 0`,                     'effects_run_id_turn_step_slot_redo_key'],
+  ['effects', `:run and slot = 1`, `idempotency_key = replace(idempotency_key, ':c1', ':c0')`, 'effects_namespace_idempotency_key_key'],
+  ['attempts', `:run and outcome is null`, `ended_at = now()`,     'ended_iff_outcome'],
+  ['attempts', `:run and outcome is not null`, `ended_at = null`,  'ended_iff_outcome'],
+  ['attempts', `:run and outcome is not null`, `outcome = 'failed'`, 'attempts_outcome_check'],
+  ['attempts', `:run and outcome is not null`, `attempt_id = 'att_1'`, 'attempts_attempt_id_check'],
+  // A receipt: what an attempt said in time settles by itself, everything else was reconciled.
+  ['receipts', `:run and status = 'succeeded'`, `status = 'committed'`, 'status_iff_source'],
+  ['receipts', `:run and status = 'committed'`, `status = 'rejected'`,  'status_iff_source'],
+  ['receipts', `:run and status = 'succeeded'`, `source = 'late_receipt'`, 'status_iff_source'],
+  ['receipts', `:run and source = 'response'`, `attempt_id = null`,     'response_has_its_attempt'],
+  ['receipts', `:run and source = 'late_receipt'`, `attempt_id = null`, 'response_has_its_attempt'],
+  ['receipts', `:run and source = 'probe'`, `attempt_id = (select min(attempt_id) from holdfast.attempts)`, 'response_has_its_attempt'],
+  ['receipts', `:run and status = 'succeeded'`, `status = 'failed'`,    'receipts_status_check'],
+  ['receipts', `:run and status = 'succeeded'`, `body_sha256 = 'x'`,    'receipts_body_sha256_check'],
+  ['status_queries', ':run', `answer = 'maybe'`,                   'status_queries_answer_check'],
+  ['reconciliations', ':run', `note = ''`,                         'reconciliations_note_check'],
+  ['reconciliations', ':run', `decided = 'succeeded'`,             'reconciliations_decided_check'],
+  ['reconciliations', ':run', `source = 'guess'`,                  'reconciliations_source_check'],
+];
+
+describe('an impossible row', () => {
+  test.each(IMPOSSIBLE)('%s (%s) with %s is refused by %s', async (table, where, set, constraint) => {
+    expect(await spoil(table, where, set)).toBe(constraint);
+  });
+
+  test('of every CHECK and both ends of it: no constraint of the schema goes untried', async () => {
+    const all = await ledger.rows<{ name: string }>(
+      `select distinct conname as name from pg_constraint c join pg_namespace n on n.oid = c.connamespace
+        where n.nspname = 'holdfast' and c.contype = 'c'`,
+    );
+    const tried = new Set(IMPOSSIBLE.map(([, , , constraint]) => constraint));
+    // Plain lengths, formats of ids and the seed's own regions are alike everywhere; one of each kind is tried.
+    const alike =
+      /_(reason|detail|reference|target_status|content_type|attempt_id|effect_id|tenant_id|agent|agent_version|region|source)_check$/;
+    expect(all.map(({ name }) => name).filter((name) => !tried.has(name) && !alike.test(name))).toStrictEqual(
+      [],
+    );
+  });
+
+  test.each([
+    [
+      'an illegal move',
+      `insert into holdfast.transitions select run_id, 99, tenant_id, region, 'completed', 'running', reason, actor_id,
+        epoch, created_at, digest, digest from holdfast.transitions where seq = 2 limit 1`,
+      'transitions_region_from_state_to_state_fkey',
+    ],
+    [
+      'a second transition of one number',
+      `insert into holdfast.transitions select * from holdfast.transitions where seq = 2 limit 1`,
+      'transitions_pkey',
+    ],
+    [
+      'a second receipt',
+      `insert into holdfast.receipts select * from holdfast.receipts limit 1`,
+      'receipts_pkey',
+    ],
+    [
+      'a receipt without its effect',
+      `insert into holdfast.receipts (effect_id, tenant_id, run_id, epoch, status, source, body, body_sha256, truncated)
+        values ('eff_0', 't', 'r', 1, 'committed', 'probe', '', '${DIGEST}', false)`,
+      'receipts_effect_id_fkey',
+    ],
+    [
+      'a second late receipt of one attempt',
+      `insert into holdfast.late_receipts select * from holdfast.late_receipts limit 1`,
+      'late_receipts_pkey',
+    ],
+    [
+      'a second settlement',
+      `insert into holdfast.reconciliations select * from holdfast.reconciliations limit 1`,
+      'reconciliations_pkey',
+    ],
+    [
+      'an attempt without its effect',
+      `insert into holdfast.attempts (attempt_id, effect_id, attempt, fencing_token, tenant_id, run_id, epoch, execution, worker, lease_until)
+        values ('att_${'0'.repeat(32)}', 'eff_0', 1, 1, 't', 'r', 1, 'e', 'w', now())`,
+      'attempts_effect_id_fkey',
+    ],
+    [
+      'a second owner of one epoch',
+      `insert into holdfast.run_executions select run_id, 'other', epoch, reason from holdfast.run_executions limit 1`,
+      'run_executions_pkey',
+    ],
+    [
+      'an execution that owns a run twice',
+      `insert into holdfast.run_executions select run_id, execution, 99, reason from holdfast.run_executions limit 1`,
+      'run_executions_once',
+    ],
+    [
+      'a second use of one start key',
+      `insert into holdfast.api_requests select * from holdfast.api_requests limit 1`,
+      'api_requests_pkey',
+    ],
+    [
+      'a second message in one place',
+      `insert into holdfast.messages select * from holdfast.messages limit 1`,
+      'messages_pkey',
+    ],
+  ])('%s is refused', async (_, sql, constraint) => {
+    await expect(ledger.rows(sql)).rejects.toMatchObject({ constraint });
+  });
+});
+
+describe('the end of a run', () => {
+  test.each(
+    (['completed', 'compensated', 'failed', 'cancelled'] as const).flatMap((end) =>
+      (['intended', 'dispatching', 'unknown'] as const).map((state) => [end, state] as const),
+    ),
+  )('as %s is refused by the database while an effect is %s', async (end, state) => {
+    const call = await ledger.newCall('opaque');
+    await call.bringTo(state);
+    const write = ledger.rows(
+      `update holdfast.runs set state = $2, ended_at = now() where run_id = $1`,
+      call.run.runId,
+      end,
+    );
+    await expect(write).rejects.toThrow(/^unresolved_effects/);
+  });
+
+  test.each([
+    `state = 'running', ended_at = null`,
+    `state = 'completed'`,
+    `ended_at = now()`,
+    `state_version = 99`,
+  ])('absorbs: %s is refused', async (set) => {
+    await expect(
+      ledger.rows(`update holdfast.runs set ${set} where run_id = $1`, failed.runId),
+    ).rejects.toThrow(/^run_ended/);
+  });
+
+  test.each(['succeeded', 'rejected', 'committed', 'not_committed'])(
+    'leaves what was settled as %s: it is never rewritten',
+    async (state) => {
+      const call = await ledger.newCall('opaque');
+      await call.bringTo(state as 'succeeded');
+      for (const sql of [
+        `update holdfast.effects set state = 'intended', settled_at = null where run_id = $1`,
+        `update holdfast.effects set arguments = '{}' where run_id = $1`,
+      ]) {
+        await expect(ledger.rows(sql, call.run.runId)).rejects.toThrow(/^effect_settled/);
+      }
+      const { epoch } = await ledger.runRow(call.run.runId);
+      await closeOrphan(ledger.db, call.run.runId, epoch, 'workflow_failed');
+      expect(await call.state()).toBe(state);
+    },
+  );
+});
