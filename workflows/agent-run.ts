@@ -76,6 +76,8 @@ async function drive(run: Run, from: ResumePoint): Promise<RunState> {
     return run.state;
   }
   try {
+    // A pause or cancel in force is heard before anything moves.
+    if (from.control !== 'active') await run.obey();
     await standUp(run, from);
     for (;;) {
       run.show();
@@ -152,6 +154,8 @@ async function endWith(run: Run, stopReason: string): Promise<RunState> {
   switch (stopReason) {
     case 'stop':
     case 'other':
+      // The answer did not end the run by itself: somebody may have asked for control meanwhile.
+      await run.obey();
       run.move('complete', 'answer_final');
       await run.flush();
       return run.state;

@@ -69,6 +69,8 @@ export class Run {
   /** Calls in flight that a cancel aborts. */
   readonly #inFlight = new Set<CancellationScope>();
   #retired = false;
+  /** A cancel was seen beside the run's own loop, and calls in flight were aborted for it. */
+  #aborted = false;
   /** From here on a cancel is being carried out, and no longer news. */
   #windsDown = false;
   readonly #firstStep: number;
@@ -214,11 +216,21 @@ export class Run {
         if (this.#retired || this.#inFlight.size === 0) continue;
         const view = await ledger.look({ runId: this.id });
         if (view.kind !== 'look' || view.control !== 'cancel_requested') continue;
+        this.#aborted = true;
         for (const scope of this.#inFlight) scope.cancel();
       }
     } catch (error) {
       if (!isCancellation(error)) throw error;
     }
+  }
+
+  /**
+   * After calls that may have been aborted: their end is no outcome that the run goes on from.
+   *
+   * @throws CancelAsked when a cancel aborted them
+   */
+  heedAbort(): void {
+    if (this.#aborted && !this.#windsDown) throw new CancelAsked();
   }
 
   /** For a view of the run that another replaces. */

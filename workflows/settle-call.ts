@@ -72,6 +72,7 @@ async function settleCall(
   let silent = 0;
   let answer = first ?? (await tryCall(run, slot, redo));
   for (;;) {
+    run.heedAbort();
     await run.continueAsNewIfLarge();
     switch (answer.kind) {
       case 'effect': {

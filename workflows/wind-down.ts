@@ -1,6 +1,7 @@
 import type { RunState } from '../shared/domain/run-machine.js';
 import { querySeries } from './reconcile.js';
 import type { Run } from './run.js';
+import { examine } from './settle-call.js';
 
 /**
  * Carries out a cancel (SPEC 4): nothing new begins, calls in flight were aborted, and the run ends `cancelled` only
@@ -14,7 +15,8 @@ export async function windDown(run: Run): Promise<RunState> {
     run.move('approval_closed', 'cancel_requested');
   }
   if (run.state !== 'cancelling' && run.state !== 'needs_reconciliation' && run.state !== 'reconciling') {
-    run.note({ kind: 'control', to: 'active', reason: 'cancel_requested' });
+    // While something is to be found out the control region keeps the cancel: whoever takes over must know of it.
+    if (unknown.length === 0) run.note({ kind: 'control', to: 'active', reason: 'cancel_requested' });
     run.move('cancel', 'cancel_requested');
     await run.flush();
   }
@@ -39,6 +41,8 @@ async function findOut(run: Run): Promise<void> {
     const { unknown } = await run.look();
     for (const { step, slot } of unknown) {
       run.step = step;
+      // A dispatch that nobody reports on any more is unknown from here on.
+      await examine(run, slot);
       await querySeries(run, slot);
     }
     const left = await run.look();

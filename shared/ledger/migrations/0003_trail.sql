@@ -60,10 +60,11 @@ begin
   else
     r.control := p_to;
   end if;
-  r := holdfast.append_event(r, 'run.transition', jsonb_build_object(
+  -- Before the transition: whoever reads a feed up to the end of its run misses nothing.
+  r := holdfast.decide_commands(r, p_region, v_from, p_to);
+  return holdfast.append_event(r, 'run.transition', jsonb_build_object(
     'region', p_region, 'from', v_from, 'to', p_to, 'reason', p_reason, 'actor_id', p_actor,
     'state_version', r.state_version, 'epoch', r.epoch));
-  return holdfast.decide_commands(r, p_region, v_from, p_to);
 end $$;
 
 -- A read commits nothing, so an answer that never came leaves nothing to reconcile (SPEC 3.3). Of one effect, or of all

@@ -135,6 +135,12 @@ begin
      where interrupt_id = i.interrupt_id;
     return jsonb_build_object('kind', 'changed', 'interrupt_id', i.interrupt_id);
   end if;
+  -- The calls of a step run in their order: one whose time has not come waits, however early it was approved.
+  if i.state = 'approved' and exists (
+       select from holdfast.interrupts o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
+          and o.slot < e.slot and o.kind = 'approval' and o.state = 'open' and o.expires_at > clock_timestamp()) then
+    return jsonb_build_object('kind', 'early', 'interrupt_id', i.interrupt_id);
+  end if;
   return jsonb_build_object('kind', case i.state when 'approved' then 'ready' when 'open' then 'open'
       when 'expired' then 'expired' when 'denied' then 'denied' else 'spent' end,
     'interrupt_id', i.interrupt_id,

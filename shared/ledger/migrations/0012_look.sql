@@ -23,9 +23,11 @@ begin
       greatest(0, ceil(extract(epoch from v_expiry - clock_timestamp()) * 1000)::bigint) end,
     'compensate', exists (select from holdfast.commands where run_id = p_run and kind = 'cancel'
       and fate = 'accepted' and (payload ->> 'compensate')::boolean),
+    -- What keeps the run from its end: an unknown read does not, since it changed nothing.
     'unknown', coalesce((
       select jsonb_agg(jsonb_build_object('turn', turn, 'step', step, 'slot', slot) order by turn, step, slot)
-        from holdfast.effects where run_id = p_run and state = 'unknown'), '[]'::jsonb));
+        from holdfast.effects where run_id = p_run
+         and (state = 'dispatching' or state = 'unknown' and effect_class <> 'read')), '[]'::jsonb));
 end $$;
 
 -- Runs for which something was decided a while ago and not taken up: a message may be lost, the row is not.
@@ -40,7 +42,10 @@ language sql stable security definer set search_path = holdfast, pg_temp as $$
        and c.created_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union
     select i.run_id from holdfast.interrupts i join holdfast.runs r using (run_id)
-     where i.state in ('approved', 'denied') and r.state = 'awaiting_approval' and r.control = 'active'
+     where i.state in ('approved', 'denied', 'revoked') and r.state = 'awaiting_approval' and r.control = 'active'
+       -- One that still waits for somebody else would hear nothing new.
+       and not exists (select from holdfast.interrupts o where o.run_id = i.run_id and o.kind = 'approval'
+                        and o.state = 'open' and o.expires_at > clock_timestamp())
        and i.decided_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union
     select r.run_id from holdfast.runs r
