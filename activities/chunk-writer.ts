@@ -8,7 +8,7 @@ const GATHER_CHARACTERS = 4_000;
 
 /**
  * Stores a streaming answer while it comes: neighbours of one type are joined, and one write is under way at a time.
- * A write that fails is kept and goes out with the next: chunks are told in order or not at all.
+ * A write that fails is dropped: whether it was stored is not known, and the whole message follows with the response.
  */
 export class ChunkWriter {
   readonly #store: (chunks: readonly StoredChunk[]) => Promise<boolean>;
@@ -63,8 +63,7 @@ export class ChunkWriter {
     try {
       if (!(await this.#store(chunks))) this.#onLost();
     } catch (error) {
-      // Whether these were stored is not known, and a piece shown twice is worse than a piece shown late: the whole
-      // message follows with the response.
+      // A piece shown twice is worse than a piece shown late.
       this.#onError(error);
     }
   }

@@ -36,14 +36,16 @@ export async function checkReadiness(deps: {
   readonly schemaLevel: (pool: Pool) => Promise<SchemaLevel>;
 }): Promise<Readiness> {
   const ledger = await check('ledger', true, async () => {
-    const { rows } = await deps.pool.query<{ version: string; writable: boolean }>(
-      `select current_setting('server_version') as version, not pg_is_in_recovery() as writable`,
+    const { rows } = await deps.pool.query<{ version: string; writable: boolean; durable: boolean }>(
+      `select current_setting('server_version') as version, not pg_is_in_recovery() as writable,
+              current_setting('fsync') <> 'off' and current_setting('synchronous_commit') <> 'off' as durable`,
     );
-    const { version = 'unknown', writable = false } = rows[0] ?? {};
-    return {
-      ok: writable,
-      evidence: `Postgres ${version}, ${writable ? 'writable' : 'read-only (in recovery)'}`,
-    };
+    const { version = 'unknown', writable = false, durable = false } = rows[0] ?? {};
+    const state = [
+      writable ? 'writable' : 'read-only (in recovery)',
+      durable ? 'durable' : 'may lose commits (fsync or synchronous_commit is off)',
+    ];
+    return { ok: writable && durable, evidence: `Postgres ${version}, ${state.join(', ')}` };
   });
   const migrations = ledger.ok
     ? await check('migrations', true, () => deps.schemaLevel(deps.pool))

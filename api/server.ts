@@ -1,5 +1,6 @@
 import { createLedgerPool } from '../shared/ledger/database.js';
-import { migrationState } from '../shared/ledger/migrate.js';
+import { checkDurability, LedgerSchemaError, migrationState } from '../shared/ledger/migrate.js';
+import { isLedgerUnavailable } from '../shared/ledger/refusals.js';
 import { startEventHub } from '../shared/ledger/reads/event-hub.js';
 import { announceReady, untilAskedToStop } from '../shared/process/child.js';
 import { readConfig, requireServers } from '../shared/process/config.js';
@@ -36,6 +37,7 @@ async function main(): Promise<void> {
     listen: { connectionString: config.databaseUrl, application_name: 'holdfast-api-feed' },
     log,
   });
+  await refuseForgetfulLedger(pool);
   const stopping = new AbortController();
   const app = createApp({
     pool,
@@ -74,6 +76,16 @@ async function listen(
         'what uses it.',
       { cause: error },
     );
+  }
+}
+
+/** An admission that a crash could lose is none. A Postgres that is away is waited for, and looked at by /readyz. */
+async function refuseForgetfulLedger(pool: ApiDeps['pool']): Promise<void> {
+  try {
+    await checkDurability(pool);
+  } catch (error) {
+    if (error instanceof LedgerSchemaError) throw new StartError(error.message, { cause: error });
+    if (!isLedgerUnavailable(error)) throw error;
   }
 }
 

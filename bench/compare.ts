@@ -3,7 +3,7 @@ import { historyCost, largestPayload } from './history.js';
 import { LOOP_CALLS, stepsOf } from './project.js';
 import type { Side } from './sides.js';
 import { type Figure, figureOf, median, quantile, round } from './statistics.js';
-import { combine, isOfStep, type StatementCounts, sum } from './statements.js';
+import { combine, isOfStep, type StatementCost, type StatementCounts, sum, wrote } from './statements.js';
 import type { SideName, World } from './world.js';
 
 export interface ComparePlan {
@@ -47,6 +47,8 @@ export interface CommitFigures {
   /** The rest of a run's life: its admission, its start, trails that nothing carried. */
   readonly overhead_per_run: number;
   readonly per_run: number;
+  /** Transactions that only looked: nothing of them reaches the disk. */
+  readonly reads_per_run: number;
   readonly wal_bytes_per_step: number;
   readonly idle_per_second: number;
   readonly by_statement: Readonly<Record<string, { readonly per_run: number; readonly ms: number }>>;
@@ -166,16 +168,18 @@ function commitsOf({ holdfast, bare }: Record<SideName, Block[]>): Omit<CommitFi
   const own = combine(sum(holdfast.map(({ statements }) => statements)), idle, -share);
   const runs = holdfast.reduce((all, block) => all + block.runs.length, 0);
   const rows = [...own].filter(([, { calls }]) => calls / runs >= 0.005).sort(([, a], [, b]) => b.ms - a.ms);
-  const callsOf = (counts: StatementCounts, wanted: (name: string) => boolean): number =>
-    [...counts].reduce((all, [name, { calls }]) => all + (wanted(name) ? calls : 0), 0);
+  const callsOf = (counts: StatementCounts, wanted: (name: string, cost: StatementCost) => boolean): number =>
+    [...counts].reduce((all, [name, cost]) => all + (wanted(name, cost) ? cost.calls : 0), 0);
   const ofSteps = callsOf(own, isOfStep);
-  const overhead = callsOf(own, (name) => !isOfStep(name));
+  const overhead = callsOf(own, (name, cost) => !isOfStep(name) && wrote(cost));
+  const reads = callsOf(own, (name, cost) => !isOfStep(name) && !wrote(cost));
   const wal = [...own.values()].reduce((all, { walBytes }) => all + walBytes, 0);
   const steps = runs * stepsOf(LOOP_CALLS);
   return {
     per_step: round(ofSteps / steps),
     overhead_per_run: round(overhead / runs),
     per_run: round((ofSteps + overhead) / runs),
+    reads_per_run: round(reads / runs),
     wal_bytes_per_step: round(wal / steps),
     idle_per_second: round(callsOf(idle, () => true) / secondsOf(bare)),
     by_statement: Object.fromEntries(

@@ -1,5 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { tsxLoader } from '../workers/stack/supervised-child.js';
@@ -32,8 +33,8 @@ export async function measureIdle(options: {
   if (process.platform !== 'linux') return { pss_mib: null, rss_mib: null, processes: [] };
   const stops: (() => Promise<unknown>)[] = [];
   try {
-    const dataDir = await makeFolder(stops);
-    const pid = await startAll(dataDir, stops);
+    const folder = await makeFolder(stops);
+    const pid = await startAll(join(folder, 'data'), stops);
     options.say(`idle      npm start runs, process ${pid}; waiting until its memory holds still`);
     return figuresOf(await settled(pid, options.signal));
   } finally {
@@ -46,7 +47,8 @@ async function startAll(dataDir: string, stops: (() => Promise<unknown>)[]): Pro
   const ports = ['API', 'POSTGRES', 'TEMPORAL', 'TEMPORAL_UI'].map((name) => [`HOLDFAST_${name}_PORT`, '0']);
   const child = spawn(process.execPath, ['--import', tsxLoader(), entry], {
     env: { ...ownEnvironment(process.env), HOLDFAST_DATA_DIR: dataDir, ...Object.fromEntries(ports) },
-    stdio: ['ignore', 'pipe', 'pipe'],
+    // It ends by itself when the channel closes because we were killed.
+    stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
   });
   const ended = once(child, 'exit');
   stops.push(async () => {
@@ -56,7 +58,7 @@ async function startAll(dataDir: string, stops: (() => Promise<unknown>)[]): Pro
   let output = '';
   const ready = new Promise<void>((resolve) => {
     for (const stream of [child.stdout, child.stderr]) {
-      stream.on('data', (chunk: Buffer) => {
+      stream?.on('data', (chunk: Buffer) => {
         output += chunk.toString();
         if (output.includes('Ctrl-C stops all of it')) resolve();
       });
@@ -86,7 +88,7 @@ async function settled(root: number, signal: AbortSignal): Promise<readonly Memo
         Math.abs(look.pss - middle) < Math.abs(best.pss - middle) ? look : best,
       ).memories;
     }
-    await delay(1_000, undefined, { signal });
+    await delay(1_000, undefined, { signal }).catch(() => signal.throwIfAborted());
   }
 }
 

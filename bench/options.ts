@@ -58,9 +58,9 @@ export function readOptions(args: readonly string[]): BenchOptions {
     parts: new Set(asked.length > 0 ? asked : quick ? ['compare', 'idle'] : ['compare', 'steps', 'idle']),
     steps: numberOf('--steps', values.steps || (quick ? '50' : '200'), 20, 900),
     rounds: numberOf('--rounds', values.rounds ?? (quick ? '2' : '3'), 1, 100),
-    secondsABlock: quick ? 2 : 6,
-    secondsALevel: values.rounds === undefined ? (quick ? 8 : 45) : Number.POSITIVE_INFINITY,
-    wavesMin: quick ? 1.5 : 3,
+    secondsABlock: quick ? 2 : 4,
+    secondsALevel: values.rounds === undefined ? (quick ? 8 : 30) : Number.POSITIVE_INFINITY,
+    wavesMin: quick ? 1.5 : 2,
     ...{ json, help },
   };
 }

@@ -90,11 +90,12 @@ function comparisonLines({ levels, commits, history }: NonNullable<Results['comp
     '',
     'commits of the ledger',
     ...align([
-      ['a step', 'a run beside its steps', 'a run', 'WAL bytes/step', 'idle/s'],
+      ['a step', 'a run beside its steps', 'a run', 'reads a run', 'WAL bytes/step', 'idle/s'],
       [
         commits.per_step,
         commits.overhead_per_run,
         commits.per_run,
+        commits.reads_per_run,
         commits.wal_bytes_per_step,
         commits.idle_per_second,
       ].map(String),
@@ -156,19 +157,19 @@ function stepLines({ short, long, ratio, at_once, last_quarter_by_first }: StepF
     '',
     `cost of one durable step, ${at_once} runs at once`,
     ...align([
-      ['tool calls a run', 'cpu ms', 'wall ms', 'history bytes', 'commits', 'executions', 'runs'],
+      ['tool calls a run', 'cpu ms', 'wall ms', 'history bytes', 'transactions', 'executions', 'runs'],
       ...[short, long].map((cost) => [
         String(cost.tool_calls),
         ...[
           cost.cpu_ms_per_step,
           cost.wall_ms_per_step,
           cost.history_bytes_per_step,
-          cost.commits_per_step,
+          cost.transactions_per_step,
           cost.executions,
           cost.runs,
         ].map(String),
       ]),
-      ['ratio', ...[ratio.cpu, ratio.wall, ratio.history, ratio.commits].map(String)],
+      ['ratio', ...[ratio.cpu, ratio.wall, ratio.history, ratio.transactions].map(String)],
     ]),
     `within the long runs, time a step in the last quarter by the first: ${last_quarter_by_first}`,
   ];

@@ -23,6 +23,11 @@ export function isOfStep(name: string): boolean {
   return OF_STEPS.has(name);
 }
 
+/** Looking leaves a few bytes of WAL now and then, where it tidies a page up. */
+export function wrote({ calls, walBytes }: StatementCost): boolean {
+  return walBytes / calls > 100;
+}
+
 const NOTHING: StatementCost = { calls: 0, ms: 0, walBytes: 0 };
 
 export async function statementCounts(admin: pg.Client): Promise<StatementCounts> {

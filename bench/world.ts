@@ -1,4 +1,4 @@
-import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import { chmod, mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -8,10 +8,11 @@ import { createLedgerPool } from '../shared/ledger/database.js';
 import { migrate } from '../shared/ledger/migrate.js';
 import { readConfig } from '../shared/process/config.js';
 import { type Child, startChild } from '../workers/demo/processes.js';
+import { folderOwner, lockFolder } from '../workers/stack/folder-lock.js';
 import { postgresRoot } from '../workers/stack/postgres-folder.js';
-import { startPostgres } from '../workers/stack/postgres.js';
+import { startPostgres, stopLeftPostgres } from '../workers/stack/postgres.js';
 import { findTemporalProgram } from '../workers/stack/temporal-binaries.js';
-import { startTemporalServer } from '../workers/stack/temporal-server.js';
+import { startTemporalServer, stopLeftTemporal } from '../workers/stack/temporal-server.js';
 import { writeProject } from './project.js';
 
 const REPOSITORY = fileURLToPath(new URL('..', import.meta.url));
@@ -55,8 +56,10 @@ export async function inWorld<T>(options: WorldOptions, use: (world: World) => P
   } finally {
     const failures: unknown[] = [];
     for (const stop of stops.reverse()) await stop().catch((error: unknown) => failures.push(error));
-    if (failures.length > 0)
+    if (failures.length > 0) {
+      process.exitCode = 1;
       options.say(`not all of it could be stopped: ${failures.map(String).join('; ')}`);
+    }
   }
 }
 
@@ -122,16 +125,47 @@ async function build(options: WorldOptions, stops: Stop[]): Promise<World> {
   };
 }
 
-/** Where root started it, Postgres runs as another user, who must be able to pass through the folder. */
+const FOLDER_PREFIX = 'holdfast-bench-';
+/** A folder this young may belong to a benchmark that has not locked it yet. */
+const LEFT_BEHIND_MS = 60_000;
+
+/**
+ * A folder for this benchmark alone, gone with it. Where root started it, Postgres runs as another user, who must be
+ * able to pass through.
+ */
 export async function makeFolder(stops: Stop[]): Promise<string> {
-  const dataDir = await mkdtemp(join(tmpdir(), 'holdfast-bench-'));
-  await chmod(dataDir, 0o711);
+  await removeLeftBehind();
+  const folder = await mkdtemp(join(tmpdir(), FOLDER_PREFIX));
+  await chmod(folder, 0o711);
+  const lock = await lockFolder(folder);
   stops.push(async () => {
-    await rm(await postgresRoot(dataDir), { recursive: true, force: true });
-    await rm(dataDir, { recursive: true, force: true });
+    await lock.release();
+    await removeFolder(folder);
   });
-  return dataDir;
+  return folder;
 }
+
+/** A benchmark that was killed leaves its servers behind; the next one ends them. */
+async function removeLeftBehind(): Promise<void> {
+  for (const name of await readdir(tmpdir())) {
+    if (!name.startsWith(FOLDER_PREFIX)) continue;
+    const folder = join(tmpdir(), name);
+    const madeAt = await stat(folder).then(
+      ({ birthtimeMs }) => birthtimeMs,
+      () => Date.now(),
+    );
+    if (Date.now() - madeAt < LEFT_BEHIND_MS || (await folderOwner(folder)) !== null) continue;
+    await Promise.all([stopLeftPostgres(folder), stopLeftTemporal(temporalFolder(folder))]);
+    await removeFolder(folder);
+  }
+}
+
+async function removeFolder(folder: string): Promise<void> {
+  await rm(await postgresRoot(folder), { recursive: true, force: true });
+  await rm(folder, { recursive: true, force: true });
+}
+
+const temporalFolder = (dataDir: string): string => join(dataDir, 'temporal');
 
 async function startServers(options: WorldOptions, dataDir: string, stops: Stop[]) {
   const { binaries } = readConfig({ ...process.env, DATABASE_URL: '', TEMPORAL_ADDRESS: '' });
@@ -149,7 +183,7 @@ async function startServers(options: WorldOptions, dataDir: string, stops: Stop[
   const { path, source } = await findTemporalProgram('cli', binaries);
   const temporal = await startTemporalServer({
     program: path,
-    folder: join(dataDir, 'temporal'),
+    folder: temporalFolder(dataDir),
     // As npm start has it.
     storage: 'file',
     port: 0,

@@ -2,7 +2,8 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { CONTROL_STATES, RUN_STATES, type RunState } from '../shared/domain/run-machine.js';
 import { type TransitionRecord, transitionDigest } from '../shared/ledger/transition-digest.js';
 import { type ChainProblem, verifyTransitions } from '../shared/ledger/verify-transitions.js';
-import { bringRunTo, type LedgerRun, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { bringRunTo, type LedgerRun } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: who changes, removes or adds a row of a run's history, by whatever power, is found, and the first row that does
 // not hold is named.

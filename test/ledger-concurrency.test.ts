@@ -6,7 +6,8 @@ import { newId } from '../shared/ledger/new-id.js';
 import { isLedgerUnavailable, sqlStateOf } from '../shared/ledger/refusals.js';
 import { commitTrail } from '../shared/ledger/trail.js';
 import { verifyTransitions } from '../shared/ledger/verify-transitions.js';
-import { callOf, type LedgerRun, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { callOf, type LedgerRun } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { until } from './support/until.js';
 
 // Goal: whoever writes beside whom, each run's transitions and events are numbered without a hole, in the order in which

@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { closeOrphan } from '../shared/ledger/sweep.js';
-import { bringRunTo, callOf, type LedgerRun, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: a row that must never be cannot be written, whoever writes it. Method: take rows that the ledger made, and as
 // the superuser, with every trigger off, try to make each of them impossible.

@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
-import { callOf, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { callOf } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: the application can write no table, and nobody can rewrite the past, whatever the code does (SPEC 3, FAULTS S15).
 

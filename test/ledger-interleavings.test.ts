@@ -8,7 +8,8 @@ import { refusalOf } from '../shared/ledger/refusals.js';
 import { closeOrphan } from '../shared/ledger/sweep.js';
 import type { LedgerCall } from './support/ledger-call.js';
 import type { AttemptRow, EffectRow, ReceiptRow } from './support/ledger-view.js';
-import { type LedgerRun, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import type { LedgerRun } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: whatever several workers, owners and looks do to one call, in whatever order and beside each other, the ledger
 // never contradicts the world. Method: a target that is told the truth decides for every dispatch whether it applies;
@@ -260,7 +261,7 @@ test.each(EFFECT_CLASSES)(
           before = rows;
         }
       }),
-      { numRuns: 60, interruptAfterTimeLimit: 15_000 },
+      { numRuns: 30, interruptAfterTimeLimit: 4_000 },
     );
   },
 );

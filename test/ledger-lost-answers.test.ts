@@ -10,14 +10,8 @@ import { isLedgerUnavailable } from '../shared/ledger/refusals.js';
 import { closeOrphan } from '../shared/ledger/sweep.js';
 import { commitTrail, takeOver } from '../shared/ledger/trail.js';
 import { queryAnswerOf, settlementOf } from './support/ledger-call.js';
-import {
-  callOf,
-  LEDGER_AGENT,
-  type LedgerRun,
-  type LedgerWorld,
-  openLedger,
-  USAGE,
-} from './support/ledger-world.js';
+import { callOf, type LedgerRun, USAGE } from './support/ledger-run.js';
+import { LEDGER_AGENT, type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { startTcpProxy, type TcpProxy } from './support/tcp-proxy.js';
 
 // Goal: a commit whose acknowledgement was lost is unknown, and asking again under the same name gives the answer that

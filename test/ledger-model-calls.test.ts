@@ -2,7 +2,8 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { appendChunks, claimModelCall, failModelAttempt } from '../shared/ledger/model-calls.js';
 import { newId } from '../shared/ledger/new-id.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
-import { callOf, type LedgerRun, type LedgerWorld, openLedger, USAGE } from './support/ledger-world.js';
+import { callOf, type LedgerRun, USAGE } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: a model call is answered once, whoever asks again gets that answer, and what every attempt cost is counted,
 // whether or not its answer was kept (SPEC 3.4).

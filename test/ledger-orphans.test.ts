@@ -3,7 +3,8 @@ import { isTerminal, RUN_STATES, type RunState } from '../shared/domain/run-mach
 import { confirmStarts, unstartedRuns } from '../shared/ledger/admission.js';
 import { closeOrphan, markSwept, runsWithLateEvidence, sweepCandidates } from '../shared/ledger/sweep.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
-import { bringRunTo, callOf, type LedgerRun, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: a run that Temporal lost is brought to rest by lawful moves, and nothing that may have happened outside is
 // forgotten on the way (SPEC 3.8).

@@ -4,7 +4,8 @@ import { EFFECT_STATES, type EffectState } from '../shared/domain/effect-machine
 import { CLOSE_TEXTS } from '../shared/ledger/effects.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import type { LedgerCall } from './support/ledger-call.js';
-import { callOf, openLedger, type LedgerWorld } from './support/ledger-world.js';
+import { callOf } from './support/ledger-run.js';
+import { openLedger, type LedgerWorld } from './support/ledger-world.js';
 
 // Goal: an outcome that nobody knows is settled by evidence alone, by a bounded series of questions, and by each of
 // them once; what cannot be settled so is a person's (SPEC 3.6).
@@ -153,6 +154,14 @@ describe('a late receipt', () => {
     for (const [index, outcome] of reports.entries()) await call.settle(attempts[index]!, outcome);
     await call.beginQuery();
     expect(await call.state()).toBe(state);
+  });
+
+  test('of a read is the answer where there is one, whatever its other attempts met with', async () => {
+    const call = await ledger.newCall('read');
+    const [first, second] = [await call.lose(), await call.lose()];
+    await call.settle(first, 'rejected');
+    await call.settle(second, 'succeeded');
+    expect(await call.beginQuery()).toMatchObject({ state: 'committed' });
   });
 
   test('of one attempt settles nothing against another that is silent', async () => {

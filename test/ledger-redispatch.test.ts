@@ -2,7 +2,8 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import type { EffectClass } from '../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../shared/domain/effect-machine.js';
 import type { LedgerCall } from './support/ledger-call.js';
-import { type CallOptions, callOf, openLedger, type LedgerWorld } from './support/ledger-world.js';
+import { callOf } from './support/ledger-run.js';
+import { type CallOptions, openLedger, type LedgerWorld } from './support/ledger-world.js';
 
 // Goal: what is in doubt is sent again only where its class, its window, its bounds and its series all let it, and what
 // is done after all is a new effect.

@@ -3,7 +3,8 @@ import type { TrailEntry } from '../shared/domain/protocol.js';
 import { edges, RUN_STATES, type RunState } from '../shared/domain/run-machine.js';
 import { REFUSALS, refusalOf } from '../shared/ledger/refusals.js';
 import { commitTrail, readResumePoint, takeOver } from '../shared/ledger/trail.js';
-import { bringRunTo, callOf, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { bringRunTo, callOf } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: what a workflow decided becomes durable once, in order, and only for the execution that owns the run.
 

@@ -122,6 +122,12 @@ test('the worker refuses a Postgres that may lose commits, in one line, however 
   expect(await refusedAfter('select')).toEqual(notDurable('fsync=off and synchronous_commit=off'));
 }, 90_000);
 
+test('the worker that finds no Postgres says so in one line, and ends', async () => {
+  await postgres.stop();
+  expect(await refusal()).toEqual(LEDGER_UNAVAILABLE);
+  expect(await saidByWorker()).toMatch(/^worker: Postgres does not answer at DATABASE_URL\. [^\n]+\n$/);
+});
+
 const LEDGER_UNAVAILABLE = { status: 503, retryAfter: '1', code: 'ledger_unavailable', names: false };
 
 interface Answer {
@@ -187,9 +193,13 @@ async function alter(sql: string): Promise<void> {
   await client.end();
 }
 
-/** What a worker says that is started now: it must end by itself. */
 async function refusedAfter(sql: string): Promise<string> {
   await alter(sql);
+  return await saidByWorker();
+}
+
+/** What a worker says that is started now: it must end by itself. */
+async function saidByWorker(): Promise<string> {
   const refused = startTestProcess({
     entry: 'workers/worker.ts',
     env: { DATABASE_URL: postgres.url, TEMPORAL_ADDRESS: temporalAddress() },

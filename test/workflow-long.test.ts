@@ -9,7 +9,7 @@ import { startWorld, type World } from './support/world.js';
 // Goal: a long run costs a step what a short one does, in Temporal and in Postgres, and no limit of either stops it.
 // Method: two runs, one twice as long as the other, with results of 5 KB, each in a database of its own.
 
-const HISTORY_EVENTS_MAX = 400;
+const HISTORY_EVENTS_MAX = 300;
 
 const fetchReport = defineTool({
   name: 'fetch_report',
@@ -45,7 +45,7 @@ let half: LongRun;
 let whole: LongRun;
 
 beforeAll(async () => {
-  [half, whole] = await Promise.all([runTurns(100), runTurns(200)]);
+  [half, whole] = await Promise.all([runTurns(75), runTurns(150)]);
 }, 120_000);
 
 async function runTurns(turns: number): Promise<LongRun> {
@@ -86,7 +86,7 @@ async function ledgerBytes(world: World): Promise<number> {
 
 const historyBytes = ({ executions }: LongRun) => executions.reduce((sum, { bytes }) => sum + bytes, 0);
 
-describe('68: 200 turns with results of 5 KB', () => {
+describe('68: 150 turns with results of 5 KB', () => {
   test('complete, over several executions, each far from the limit of a history', async () => {
     expect(await whole.world.runRow(whole.runId)).toMatchObject({ state: 'completed' });
     expect(whole.executions.length).toBeGreaterThan(2);

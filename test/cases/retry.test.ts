@@ -1,5 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { defineTool } from '../../activities/tools/define-tool.js';
+import type { Tool } from '../../activities/tools/tool.js';
 import { WORKFLOW_TYPE } from '../../shared/domain/protocol.js';
 import { applied, arrived, checkRun, modelRequests } from '../support/run-checks.js';
 import { call, DONE, reply, script, when } from '../support/scripts.js';
@@ -22,15 +23,26 @@ const good = pay('{"amount":10}');
 
 /** Calls of the hanging tools, by tool. */
 const hung: Record<string, number> = {};
-const hang = (name: string, effect: Parameters<typeof defineTool>[0]['effect']) =>
-  defineTool({
-    ...{ name, description: 'Hangs.', input: { type: 'object' as const }, effect, timeoutSeconds: 1 },
-    // It does not look at its signal either.
-    run: () => {
+
+/** A tool that keeps neither its own time-out nor looks at its signal. */
+function hang(name: string, effect: { readonly class: 'opaque' | 'read' }): Tool {
+  const input = { type: 'object' as const };
+  const declared = defineTool({
+    name,
+    description: 'Hangs.',
+    input,
+    effect,
+    timeoutSeconds: 1,
+    run: () => null,
+  });
+  return {
+    ...declared,
+    call: () => {
       hung[name] = (hung[name] ?? 0) + 1;
       return new Promise(() => undefined);
     },
-  });
+  };
+}
 
 let skipping: SkippingWorld;
 let world: World;

@@ -20,7 +20,7 @@ const RETURNED: Readonly<Record<string, { readonly value: unknown; readonly at: 
   spelled: { value: { text: SPELLED }, at: null },
   date: { value: { when: new Date(0) }, at: '/when' },
   bigint: { value: { sum: 12n }, at: '/sum' },
-  missing: { value: { a: undefined, b: [1, undefined] }, at: '/b/1' },
+  missing: { value: { a: undefined, b: [1, undefined] }, at: '/a' },
   not_a_number: { value: { rate: NaN }, at: '/rate' },
   cycle: { value: cycle, at: '/self' },
   too_big: { value: { id: 2 ** 53 }, at: '/id' },

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { test } from 'vitest';
@@ -128,6 +129,25 @@ const SCENARIOS: readonly Scenario[] = [
     play: async (world) => {
       world.faults.add({ point: 'act.after_claim', mode: 'throw' });
       return await ended(world, await world.run({ input: 'pay' }));
+    },
+  },
+  {
+    name: 'reset',
+    play: async (world) => {
+      const runId = await playFault(world, 'mail', 'drop_after');
+      await world.waitFor(runId, 'needs_reconciliation');
+      const handle = world.client.workflow.getHandle(runId);
+      const { events } = await handle.fetchHistory();
+      const task = events?.find((event) => event.workflowTaskCompletedEventAttributes != null);
+      await world.client.workflowService.resetWorkflowExecution({
+        namespace: world.namespace,
+        workflowExecution: { workflowId: runId },
+        reason: 'recorded',
+        requestId: randomUUID(),
+        ...(task?.eventId == null ? {} : { workflowTaskFinishEventId: task.eventId }),
+      });
+      await world.waitFor(runId, ({ epoch }) => epoch === 2);
+      return runId;
     },
   },
   {

@@ -20,7 +20,7 @@ import {
   recordQuery,
 } from '../../shared/ledger/reconciliation.js';
 import type { EffectRow } from './ledger-view.js';
-import type { LedgerRun } from './ledger-world.js';
+import type { LedgerRun } from './ledger-run.js';
 
 export interface ClaimOptions {
   readonly attemptId?: string;
