@@ -7,7 +7,8 @@ import { RunView } from '../api/views/run-views.js';
 import { type HoldfastError } from '../shared/domain/errors.js';
 import { ROLES } from '../shared/domain/roles.js';
 import { control, drain, newGate } from './support/desk.js';
-import { callOf, type LedgerRun, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { callOf, type LedgerRun } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { startTestApi, type TestApi } from './support/test-api.js';
 
 let ledger: LedgerWorld;

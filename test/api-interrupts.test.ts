@@ -14,7 +14,8 @@ import {
   openGate,
   submit,
 } from './support/desk.js';
-import { callOf, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { callOf } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { startTestApi, type TestApi } from './support/test-api.js';
 
 let ledger: LedgerWorld;

@@ -20,7 +20,8 @@ import {
   submit,
 } from './support/desk.js';
 import { type LedgerCall } from './support/ledger-call.js';
-import { callOf, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { callOf } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: nothing that needs an approval leaves without one that is complete, unexpired, of this very digest and unused;
 // and of any number of words at once each is judged after the one before. Method: every way to get one wrong, then the

@@ -5,7 +5,8 @@ import { COMMAND_KINDS, type CommandKind, judgeCommand } from '../shared/domain/
 import { claimResume, lookAtRun, runsToNudge } from '../shared/ledger/commands.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import { commandsOf, control, drain, fates, submit } from './support/desk.js';
-import { type LedgerRun, type LedgerWorld, openLedger } from './support/ledger-world.js';
+import type { LedgerRun } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: a command is stored, judged and in force in one transaction, once a key, and its fate follows the run.
 // Method: ask from states that lead everywhere, at once and again, and read what the ledger holds.

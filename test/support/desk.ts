@@ -14,7 +14,8 @@ import { type NewCommand, submitCommand, type Submitted } from '../../shared/led
 import { newId } from '../../shared/ledger/new-id.js';
 import { type NewSettlement, type Settled, settleByPerson } from '../../shared/ledger/settlement.js';
 import type { LedgerCall } from './ledger-call.js';
-import { type CallOptions, callOf, type LedgerRun, type LedgerWorld } from './ledger-world.js';
+import { callOf, type LedgerRun } from './ledger-run.js';
+import type { CallOptions, LedgerWorld } from './ledger-world.js';
 
 export interface CommandRow {
   readonly command_id: string;
