@@ -7,7 +7,7 @@ import { type BenchOptions, readOptions, USAGE } from './options.js';
 import { profile } from './profile.js';
 import { LOOP_CALLS } from './project.js';
 import { linesOf, type Results, verdictsOf } from './report.js';
-import { bareSide, holdfastSide, type Side } from './sides.js';
+import { bareSide, checkWork, holdfastSide, type Side } from './sides.js';
 import { round } from './statistics.js';
 import { measureSteps } from './steps.js';
 import { inWorld, type SideName, type World } from './world.js';
@@ -92,7 +92,9 @@ async function showProfile(talk: Talk): Promise<void> {
 async function withSides<T>(world: World, use: (sides: Sides) => Promise<T>): Promise<T> {
   const sides = { holdfast: await holdfastSide(world), bare: bareSide(world) };
   try {
-    return await use(sides);
+    const used = await use(sides);
+    await checkWork(world, Object.values(sides));
+    return used;
   } finally {
     await sides.holdfast.close();
     await sides.bare.close();

@@ -19,6 +19,8 @@ export interface Side {
   readonly name: SideName;
   /** Performs one run. @throws Error when it ends otherwise than completed, or not within two minutes */
   run(toolCalls: number): Promise<TimedRun>;
+  /** Tool calls of all runs that completed so far. */
+  calls(): number;
   close(): Promise<void>;
 }
 
@@ -27,8 +29,10 @@ const RUN_MS_MAX = 120_000;
 /** A run as clients get one: admitted into the ledger, started by the starter in the worker. */
 export async function holdfastSide(world: World): Promise<Side> {
   const begun = await firstCommits(world.databaseUrl);
+  let calls = 0;
   return {
     name: 'holdfast',
+    calls: () => calls,
     async run(toolCalls) {
       const from = performance.now();
       const admitted = await admitRun(world.ledger, {
@@ -46,6 +50,7 @@ export async function holdfastSide(world: World): Promise<Side> {
       // Its workflow exists from its first commit on; from there on the wait is the same as the other side's.
       await begun.of(runId);
       await untilCompleted(world, runId);
+      calls += toolCalls;
       return { runId, ms: performance.now() - from };
     },
     close: () => begun.close(),
@@ -60,8 +65,10 @@ const CONTRACT = RunContract.parse({
 
 /** The same loop as a plain workflow. */
 export function bareSide(world: World): Side {
+  let calls = 0;
   return {
     name: 'bare',
+    calls: () => calls,
     async run(toolCalls) {
       const from = performance.now();
       const runId = `bare_${randomUUID()}`;
@@ -72,10 +79,22 @@ export function bareSide(world: World): Side {
         args: [input],
       });
       await untilCompleted(world, runId);
+      calls += toolCalls;
       return { runId, ms: performance.now() - from };
     },
     close: () => Promise.resolve(),
   };
+}
+
+/** @throws Error unless each call of each run reached the target exactly once: a run that skips its work is quick */
+export async function checkWork({ targetUrl }: World, sides: readonly Side[]): Promise<void> {
+  const expected = sides.reduce((all, side) => all + side.calls(), 0);
+  const response = await fetch(targetUrl, { signal: AbortSignal.timeout(5_000) });
+  const { effects, requests } = (await response.json()) as { effects: number; requests: number };
+  if (effects === expected && requests === expected) return;
+  throw new Error(
+    `the runs made ${expected} calls; the target got ${requests} and applied ${effects} effects`,
+  );
 }
 
 async function untilCompleted({ client }: World, runId: string): Promise<void> {

@@ -54,6 +54,22 @@ export async function startTemporalServer(options: TemporalServerOptions): Promi
     }
     await stopServer(left.pid, options.folder);
   }
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await launchServer(options);
+    } catch (error) {
+      // The server picks ports of its own beside ours and does not hold them while it starts: somebody was quicker.
+      if (tries >= LAUNCHES_MAX || !(error instanceof EndedWhileStarting)) throw error;
+    }
+  }
+}
+
+/** How often a server that ends while it starts is started anew before that is the answer. */
+const LAUNCHES_MAX = 3;
+
+class EndedWhileStarting extends StartError {}
+
+async function launchServer(options: TemporalServerOptions): Promise<TemporalServer> {
   const port = await claimPort({
     port: options.port,
     purpose: 'Temporal',
@@ -142,9 +158,13 @@ async function untilServing(server: {
   }, START_SECONDS);
   if (answered && !ended) return;
   const log = (await readFile(server.logFile, 'utf8').catch(() => '')).trim().split('\n').slice(-3).join(' ');
+  if (ended) {
+    throw new EndedWhileStarting(
+      `The Temporal dev server ended while starting (${log.slice(-400)}). Its log is ${server.logFile}.`,
+    );
+  }
   throw new StartError(
-    `The Temporal dev server ${ended ? 'ended while starting' : `does not serve after ${START_SECONDS} s`} ` +
-      `(${ended ? log.slice(-400) : (problem ?? '')}). Its log is ${server.logFile}.`,
+    `The Temporal dev server does not serve after ${START_SECONDS} s (${problem ?? ''}). Its log is ${server.logFile}.`,
   );
 }
 
