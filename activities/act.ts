@@ -2,7 +2,9 @@ import type { ActAnswer, ActInput } from '../shared/domain/protocol.js';
 import { parseStrictJson } from '../shared/domain/strict-json.js';
 import type { JsonObject } from '../shared/domain/json.js';
 import { sha256 } from '../shared/ledger/digest.js';
+import { openApproval } from '../shared/ledger/approvals.js';
 import {
+  type ApprovalRequired,
   claimEffect,
   type ClaimedEffect,
   type EffectSettlement,
@@ -32,6 +34,7 @@ export function createAct(deps: ActivityDeps) {
       const ask = (): Promise<Asked> => claimOrRefusal(deps, scope, input, attemptId);
       const first = await ask();
       const claim = first.answer;
+      if (claim.kind === 'approval_required') return await requireApproval(deps, scope, claim);
       if (claim.kind !== 'claimed') return claim;
       await deps.reach('act.after_claim');
 
@@ -48,8 +51,26 @@ export function createAct(deps: ActivityDeps) {
     });
 }
 
+/** Lets a person see what will run before it does. The claim comes again when they have decided. */
+async function requireApproval(
+  deps: ActivityDeps,
+  scope: ActivityScope,
+  { needed }: ApprovalRequired,
+): Promise<ActAnswer> {
+  if (needed !== null) {
+    const opened = await orRefused(() =>
+      untilLedgerAnswers(scope, deps.log, async () => {
+        await openApproval(deps.db, scope, needed);
+        return { kind: 'opened' as const };
+      }),
+    );
+    if (opened.kind !== 'opened') return opened;
+  }
+  return { kind: 'approval_required' };
+}
+
 interface Asked {
-  readonly answer: ClaimedEffect | ActAnswer;
+  readonly answer: ClaimedEffect | ApprovalRequired | Exclude<ActAnswer, { kind: 'approval_required' }>;
   /** When the call began that was answered, by this process' monotonic clock. */
   readonly askedAt: number;
 }

@@ -1,5 +1,6 @@
 import type { LedgerActivities } from '../shared/domain/protocol.js';
 import { isTerminal } from '../shared/domain/run-machine.js';
+import { claimResume, lookAtRun } from '../shared/ledger/commands.js';
 import { closeEffect, examineEffect } from '../shared/ledger/effects.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import { commitTrail, readResumePoint, takeOver } from '../shared/ledger/trail.js';
@@ -22,6 +23,17 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
     closeEffect: (input) =>
       inScope('closeEffect', input.runId, deps.log, (scope) =>
         orRefused(() => closeEffect(deps.db, scope, input, input)),
+      ),
+
+    look: (input) =>
+      inScope('look', input.runId, deps.log, (scope) => orRefused(() => lookAtRun(deps.db, scope))),
+
+    claimResume: (input) =>
+      inScope('claimResume', input.runId, deps.log, (scope) =>
+        orRefused(async () => {
+          await claimResume(deps.db, scope, input.trail);
+          return { kind: 'committed', state: (await lookAtRun(deps.db, scope)).state };
+        }),
       ),
 
     takeOver: (input) =>

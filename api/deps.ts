@@ -1,5 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import type { Pool } from 'pg';
+import type { Role } from '../shared/domain/roles.js';
 import type { EventHub } from '../shared/ledger/reads/event-hub.js';
 import type { Logger } from '../shared/process/log.js';
 import type { Readiness } from './readiness.js';
@@ -8,8 +9,9 @@ import type { Readiness } from './readiness.js';
 export interface Identity {
   /** 1–64 characters. */
   readonly tenantId: string;
-  /** 1–200 characters. */
+  /** 1–200 characters, in the one form in which actors are compared: trimmed, in lower case. */
   readonly actorId: string;
+  readonly roles: readonly Role[];
 }
 
 /**
@@ -59,6 +61,3 @@ export interface ApiDeps {
   /** Aborted when the process stops: open streams then end, and their readers resume elsewhere. */
   readonly stopping: AbortSignal;
 }
-
-/** The identity of everyone in development, where nobody is asked who they are. */
-export const developmentIdentity: Authenticate = () => ({ tenantId: 'default', actorId: 'local' });

@@ -46,8 +46,14 @@ function operationOf(spec: RouteSpec): ZodOpenApiOperationObject {
     ...(spec.body === undefined
       ? {}
       : { requestBody: { required: true, content: { 'application/json': { schema: spec.body } } } }),
-    responses: { ...repliesOf(spec.replies), ...problemsOf([...spec.errors, 'internal']) },
+    responses: { ...repliesOf(spec.replies), ...problemsOf(codesOf(spec)) },
   };
+}
+
+/** Who does not say properly who they are is told so on every route that asks. */
+function codesOf(spec: RouteSpec): ErrorCode[] {
+  const always: ErrorCode[] = spec.authenticated ? ['invalid_request', 'internal'] : ['internal'];
+  return [...new Set([...spec.errors, ...always])];
 }
 
 function pathSchemaOf(path: string): z.ZodObject | undefined {
@@ -65,6 +71,12 @@ function headerSchemaOf(spec: RouteSpec): z.ZodObject | undefined {
       .meta({
         description: 'Names this request for ever, for this tenant and this route. Send it again with it.',
       });
+  }
+  if (spec.authenticated) {
+    shape['Holdfast-Actor'] = z.string().optional().meta({
+      description:
+        'Who asks, in development: 1 to 200 printable ASCII characters, compared trimmed and in lower case.',
+    });
   }
   for (const [name, description] of Object.entries(spec.headers ?? {})) {
     shape[name] = z.string().optional().meta({ description });

@@ -133,7 +133,7 @@ async function parseInput<Spec extends RouteSpec>(
 ): Promise<RouteInput<Spec>> {
   const identity = spec.authenticated
     ? await deps.authenticate(request)
-    : { tenantId: '', actorId: 'anonymous' };
+    : { tenantId: '', actorId: 'anonymous', roles: [] };
   const query: unknown = spec.query === undefined ? undefined : parse('query', spec.query, request.query);
   const idempotencyKey = spec.idempotent === true ? readIdempotencyKey(request) : '';
   const body: unknown =

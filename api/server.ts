@@ -7,9 +7,10 @@ import { readConfig, requireServers } from '../shared/process/config.js';
 import { runMain, StartError } from '../shared/process/exit.js';
 import { createLogger } from '../shared/process/log.js';
 import { createApp } from './app.js';
-import { DEFAULT_LIMITS, developmentIdentity } from './deps.js';
+import { DEFAULT_LIMITS } from './deps.js';
 import { startHttpServer } from './http-server.js';
 import type { HttpServer } from './http-server.js';
+import { developmentIdentity } from './identity.js';
 import { checkReadiness } from './readiness.js';
 import type { ApiDeps } from './deps.js';
 

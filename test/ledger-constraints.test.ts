@@ -1,5 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { closeOrphan } from '../shared/ledger/sweep.js';
+import { decide, newGate, submit } from './support/desk.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -45,6 +46,15 @@ beforeAll(async () => {
   await run.claimThink();
   const row = { kind: 'retry', turn: 1, step: 1, reason: 'throttled', attempt: 1, attemptsMax: 5 } as const;
   await run.commit({ ...row, slot: 0, action: 'retry', waitMs: 1 }, { ...row, slot: 0, action: 'give_up' });
+  // A wait that is open, one that was approved and one that was used; a command of each fate that is decided at once.
+  const open = await newGate(ledger);
+  await decide(await newGate(ledger));
+  const used = await newGate(ledger);
+  await decide(used);
+  await used.call.claim();
+  await submit(open.run, 'pause');
+  await submit(open.run, 'pause');
+  await submit(open.run, 'resume');
 });
 
 /** Which row to spoil, as a condition; `:run`, `:admitted` and `:failed` name the runs. */
@@ -162,6 +172,57 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['reconciliations', ':run', `note = ''`,                         'reconciliations_note_check'],
   ['reconciliations', ':run', `decided = 'succeeded'`,             'reconciliations_decided_check'],
   ['reconciliations', ':run', `source = 'guess'`,                  'reconciliations_source_check'],
+  // A command: its fate implies its time and its reason, and each of them implies the fate.
+  ['commands', `fate = 'accepted'`, `code = 'run_ended'`, 'code_iff_rejected'],
+  ['commands', `fate = 'applied'`, `code = 'run_ended'`, 'code_iff_rejected'],
+  ['commands', `fate = 'rejected'`, `code = null`, 'code_iff_rejected'],
+  ['commands', `fate = 'applied'`, `fate = 'rejected'`, 'code_iff_rejected'],
+  ['commands', `fate = 'applied'`, `fate = 'expired'`, 'code_iff_rejected'],
+  ['commands', `fate = 'rejected'`, `fate = 'applied'`, 'code_iff_rejected'],
+  ['commands', `fate = 'accepted'`, `decided_at = now()`, 'decided_iff_not_accepted'],
+  ['commands', `fate = 'applied'`, `decided_at = null`, 'decided_iff_not_accepted'],
+  ['commands', `fate = 'rejected'`, `decided_at = null`, 'decided_iff_not_accepted'],
+  ['commands', `fate = 'accepted'`, `fate = 'applied'`, 'decided_iff_not_accepted'],
+  ['commands', `fate = 'applied'`, `fate = 'accepted'`, 'decided_iff_not_accepted'],
+  ['commands', `fate = 'applied'`, `fate = 'lost'`, 'commands_fate_check'],
+  ['commands', `fate = 'accepted'`, `kind = 'stop'`, 'commands_kind_check'],
+  ['commands', `fate = 'accepted'`, `command_id = 'cmd_1'`, 'commands_command_id_check'],
+  ['commands', `fate = 'accepted'`, `actor_id = ''`, 'commands_actor_id_check'],
+  ['commands', `fate = 'accepted'`, `actor_id = repeat('a', 201)`, 'commands_actor_id_check'],
+  ['commands', `fate = 'accepted'`, `authority = ''`, 'commands_authority_check'],
+  ['commands', `fate = 'accepted'`, `authority = repeat('a', 65)`, 'commands_authority_check'],
+  ['commands', `fate = 'accepted'`, `idempotency_key = ''`, 'commands_idempotency_key_check'],
+  ['commands', `fate = 'accepted'`, `idempotency_key = repeat('k', 256)`, 'commands_idempotency_key_check'],
+  ['commands', `fate = 'accepted'`, `request_sha256 = 'x'`, 'commands_request_sha256_check'],
+  // A wait: decided and used each have their marks, both ways, and only its own effect uses it.
+  ['interrupts', `state = 'open'`, `decided_at = now()`, 'decided_iff_not_open'],
+  ['interrupts', `state = 'approved'`, `decided_at = null`, 'decided_iff_not_open'],
+  ['interrupts', `state = 'consumed'`, `decided_at = null`, 'decided_iff_not_open'],
+  ['interrupts', `state = 'open'`, `state = 'approved'`, 'decided_iff_not_open'],
+  ['interrupts', `state = 'approved'`, `state = 'open'`, 'decided_iff_not_open'],
+  ['interrupts', `state = 'consumed'`, `consumed_by = null`, 'consumed_iff_by'],
+  ['interrupts', `state = 'consumed'`, `consumed_at = null`, 'consumed_iff_by'],
+  ['interrupts', `state = 'consumed'`, `state = 'approved'`, 'consumed_iff_by'],
+  ['interrupts', `state = 'approved'`, `consumed_by = effect_id`, 'consumed_iff_by'],
+  ['interrupts', `state = 'approved'`, `consumed_at = now()`, 'consumed_iff_by'],
+  ['interrupts', `state = 'approved'`, `state = 'consumed'`, 'consumed_iff_by'],
+  ['interrupts', `state = 'approved'`, `state = 'consumed', consumed_at = now()`, 'consumed_iff_by'],
+  ['interrupts', `state = 'approved'`, `state = 'consumed', consumed_by = effect_id`, 'consumed_iff_by'],
+  ['interrupts', `state = 'consumed'`, `consumed_by = (select min(e.effect_id) from holdfast.effects e where e.effect_id <> interrupts.effect_id)`, 'consumed_by_its_own'],
+  ['interrupts', `state = 'approved'`, `state = 'closed'`, 'interrupts_state_check'],
+  ['interrupts', `state = 'open'`, `kind = 'question'`, 'interrupts_kind_check'],
+  ['interrupts', `state = 'open'`, `interrupt_id = 'int_1'`, 'interrupts_interrupt_id_check'],
+  ['interrupts', `state = 'open'`, `scope_sha256 = 'x'`, 'interrupts_scope_sha256_check'],
+  ['interrupts', `state = 'open'`, `required_role = ''`, 'interrupts_required_role_check'],
+  ['interrupts', `state = 'open'`, `required_role = repeat('r', 65)`, 'interrupts_required_role_check'],
+  ['interrupts', `state = 'open'`, `quorum = 0`, 'interrupts_quorum_check'],
+  ['interrupts', `state = 'open'`, `quorum = 11`, 'interrupts_quorum_check'],
+  ['interrupts', `state = 'open'`, `on_expiry = 'approve'`, 'interrupts_on_expiry_check'],
+  ['decisions', `decision = 'approve'`, `actor_id = ''`, 'decisions_actor_id_check'],
+  ['decisions', `decision = 'approve'`, `actor_id = repeat('a', 201)`, 'decisions_actor_id_check'],
+  ['decisions', `decision = 'approve'`, `decision = 'maybe'`, 'decisions_decision_check'],
+  ['decisions', `decision = 'approve'`, `note = repeat('n', 4001)`, 'decisions_note_check'],
+  ['decisions', `decision = 'approve'`, `request_sha256 = 'x'`, 'decisions_request_sha256_check'],
 ];
 
 describe('an impossible row', () => {

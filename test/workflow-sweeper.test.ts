@@ -56,32 +56,6 @@ describe.each(EXECUTION_ENDS)('a run whose workflow %s', (_, reason, end) => {
     await checkRun(world, runId);
   });
 
-  test('with an opaque call in flight goes to a person, and an answer that comes late settles it', async () => {
-    const runId = await world.admit({ input: 'mail' });
-    world.faults.add({ point: 'act.after_call', mode: 'hang', runId });
-    await world.starter.round();
-    await until('the target has answered', () =>
-      world.faults.reached().some((fault) => fault.runId === runId),
-    );
-    await endAndSweep(runId, end);
-    expect(await world.waitFor(runId, 'needs_reconciliation')).toMatchObject({ reason });
-    expect(await world.effects(runId)).toMatchObject([
-      { state: 'unknown', reconciliation_owner: 'owner', reconciliation_deadline_at: expect.any(Date) },
-    ]);
-    // Until there is something new, looking again changes nothing.
-    const before = await world.events(runId);
-    await world.sweeper.round();
-    expect(await world.events(runId)).toEqual(before);
-
-    world.faults.release(runId);
-    await until('the answer came late', async () => (await world.lateReceipts(runId)).length === 1);
-    await world.sweeper.round();
-    expect(await world.waitFor(runId, 'ended')).toMatchObject({ state: 'failed', reason: 'late_receipt' });
-    expect(await world.effects(runId)).toMatchObject([{ state: 'committed', attempts: 1 }]);
-    expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
-    await checkRun(world, runId);
-  });
-
   test('with a read in flight fails, since a read leaves nothing open', async () => {
     const runId = await heldCall('look');
     await endAndSweep(runId, end);
@@ -90,6 +64,50 @@ describe.each(EXECUTION_ENDS)('a run whose workflow %s', (_, reason, end) => {
     world.target.release();
     await checkRun(world, runId);
   });
+});
+
+// A cancel in Temporal waits for the attempt's own word, so there is no such run to sweep.
+describe.each(EXECUTION_ENDS.filter(([, reason]) => reason !== 'workflow_cancelled'))(
+  'a run whose workflow %s',
+  (_, reason, end) => {
+    test('with an opaque call in flight goes to a person, and an answer that comes late settles it', async () => {
+      const runId = await world.admit({ input: 'mail' });
+      world.faults.add({ point: 'act.after_call', mode: 'hang', runId });
+      await world.starter.round();
+      await until('the target has answered', () =>
+        world.faults.reached().some((fault) => fault.runId === runId),
+      );
+      await endAndSweep(runId, end);
+      expect(await world.waitFor(runId, 'needs_reconciliation')).toMatchObject({ reason });
+      expect(await world.effects(runId)).toMatchObject([
+        { state: 'unknown', reconciliation_owner: 'owner', reconciliation_deadline_at: expect.any(Date) },
+      ]);
+      // Until there is something new, looking again changes nothing.
+      const before = await world.events(runId);
+      await world.sweeper.round();
+      expect(await world.events(runId)).toEqual(before);
+
+      world.faults.release(runId);
+      await until('the answer came late', async () => (await world.lateReceipts(runId)).length === 1);
+      await world.sweeper.round();
+      expect(await world.waitFor(runId, 'ended')).toMatchObject({ state: 'failed', reason: 'late_receipt' });
+      expect(await world.effects(runId)).toMatchObject([{ state: 'committed', attempts: 1 }]);
+      expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
+      await checkRun(world, runId);
+    });
+  },
+);
+
+test('a workflow that Temporal cancels over an opaque call in flight waits for what became of the call', async () => {
+  const runId = await heldCall('mail');
+  await handleOf(runId).cancel();
+  await until(
+    'the aborted call has its outcome',
+    async () => (await world.effects(runId))[0]?.state !== 'dispatching',
+  );
+  expect(await world.effects(runId)).toMatchObject([{ state: 'unknown', reconciliation_owner: 'owner' }]);
+  expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
+  world.target.release();
 });
 
 test('a live run is left alone, however often it is looked at', async () => {

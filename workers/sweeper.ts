@@ -2,6 +2,7 @@ import { type Client, WorkflowNotFoundError } from '@temporalio/client';
 import type { Pool } from 'pg';
 import { NUDGE_SIGNAL } from '../shared/domain/protocol.js';
 import type { TransitionReason } from '../shared/domain/run-machine.js';
+import { runsToNudge } from '../shared/ledger/commands.js';
 import { isLedgerUnavailable, sqlStateOf } from '../shared/ledger/refusals.js';
 import {
   closeOrphan,
@@ -15,6 +16,8 @@ import { TEMPORAL_CALL_MS } from './starter.js';
 
 /** Runs that one round compares at most: the ones that were compared longest ago. */
 const ROUND_MAX = 200;
+/** After this long without being taken up, a decision is told again. */
+const NUDGE_AGAIN_SECONDS = 10;
 
 export interface SweeperDeps {
   readonly db: Pool;
@@ -93,6 +96,12 @@ export function createSweeper({ db, client, quietSeconds, log }: SweeperDeps) {
     /** Tells runs that wait on an unknown effect that evidence has come. */
     async nudgeLateEvidence(): Promise<void> {
       for (const runId of await runsWithLateEvidence(db, ROUND_MAX)) await nudge(client, runId, log);
+    },
+
+    /** Tells runs again of what was decided for them and that they have not taken up: a message may be lost. */
+    async nudgeUndecided(): Promise<void> {
+      const waiting = await runsToNudge(db, ROUND_MAX, NUDGE_AGAIN_SECONDS);
+      for (const runId of waiting) await nudge(client, runId, log);
     },
   };
 }

@@ -32,6 +32,8 @@ const NOTIFIED_MAX = 50;
 const HISTORY_EVENTS_MAX = 2_000;
 /** Evidence that came for a run which waits for some. */
 const EVIDENCE_CHANNEL = 'holdfast_evidence';
+/** Something about a run was decided: a command, an approval, a settlement. */
+const NUDGE_CHANNEL = 'holdfast_nudge';
 
 export interface WorkerProcessOptions {
   readonly env: Readonly<Record<string, string | undefined>>;
@@ -119,11 +121,12 @@ function startBackground(
   const sweeping = repeat('sweeper', SWEEPER_PAUSE_MS, log, async () => {
     await sweeper.round();
     await sweeper.nudgeLateEvidence();
+    await sweeper.nudgeUndecided();
   });
   const underWay = new Set<Promise<void>>();
   const listener = listen({
     databaseUrl: config.databaseUrl,
-    channels: [ADMITTED_CHANNEL, EVIDENCE_CHANNEL],
+    channels: [ADMITTED_CHANNEL, EVIDENCE_CHANNEL, NUDGE_CHANNEL],
     onMessage(channel, payload) {
       if (underWay.size >= NOTIFIED_MAX) return;
       const told = (

@@ -1,4 +1,4 @@
-import { proxyActivities, proxyLocalActivities } from '@temporalio/workflow';
+import { ActivityCancellationType, proxyActivities, proxyLocalActivities } from '@temporalio/workflow';
 import type { LedgerActivities, RunActivities } from '../shared/domain/protocol.js';
 
 /**
@@ -13,6 +13,8 @@ export function effectActivities(heartbeatSeconds: number) {
     startToCloseTimeout: START_TO_CLOSE,
     heartbeatTimeout: heartbeatSeconds * 1_000,
     retry: { maximumAttempts: 1 },
+    // A cancel waits for the attempt's own word: what an aborted call came to is what the run must know.
+    cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
   });
 }
 
@@ -25,6 +27,7 @@ export function readActivities(heartbeatSeconds: number) {
     startToCloseTimeout: START_TO_CLOSE,
     heartbeatTimeout: heartbeatSeconds * 1_000,
     retry: { initialInterval: '500 milliseconds', maximumInterval: '10 seconds', backoffCoefficient: 2 },
+    cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
   });
 }
 

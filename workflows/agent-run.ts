@@ -8,10 +8,11 @@ import {
 import { isTerminal, type RunState } from '../shared/domain/run-machine.js';
 import { ledger } from './activities.js';
 import { callModel } from './call-model.js';
-import { OutOfStep, RunFails } from './endings.js';
+import { CancelAsked, OutOfStep, RunFails } from './endings.js';
 import { reconcile } from './reconcile.js';
 import { Nudges, Run } from './run.js';
 import { examine, settleCalls } from './settle-call.js';
+import { windDown } from './wind-down.js';
 
 const FROM_ADMISSION: ResumePoint = {
   kind: 'resume',
@@ -38,12 +39,15 @@ export async function agentRun(rawInput: unknown): Promise<RunResult> {
     from = taken;
   }
   for (;;) {
+    const run = new Run(input, from, nudges);
+    void run.abortOnCancel();
     try {
-      const state = await drive(new Run(input, from, nudges), from);
+      const state = await drive(run, from);
       await condition(allHandlersFinished);
       return { state };
     } catch (error) {
       if (!(error instanceof OutOfStep)) throw error;
+      run.retire();
       const taken = await takeOver(input, false);
       if (taken.kind === 'lost_ownership') return { state: 'lost_ownership' };
       from = taken;
@@ -72,6 +76,8 @@ async function drive(run: Run, from: ResumePoint): Promise<RunState> {
     return run.state;
   }
   try {
+    // A pause or cancel in force is heard before anything moves.
+    if (from.control !== 'active') await run.obey();
     await standUp(run, from);
     for (;;) {
       run.show();
@@ -87,6 +93,7 @@ async function drive(run: Run, from: ResumePoint): Promise<RunState> {
       run.step += 1;
     }
   } catch (error) {
+    if (error instanceof CancelAsked) return await windDown(run);
     if (!(error instanceof RunFails)) throw error;
     run.move('fail', error.reason);
     await run.flush();
@@ -104,7 +111,7 @@ async function standUp(run: Run, { unknown, retryMsLeft }: ResumePoint): Promise
       run.move('start', 'run_started');
       break;
     case 'retry_wait':
-      if (retryMsLeft > 0) await run.pause(retryMsLeft);
+      if (retryMsLeft > 0) await run.waitFor(retryMsLeft);
       run.move('retry_due', 'taken_over');
       break;
     case 'waiting_for_input':
@@ -120,6 +127,8 @@ async function standUp(run: Run, { unknown, retryMsLeft }: ResumePoint): Promise
     case 'needs_reconciliation':
       await settleUnknown(run, unknown);
       break;
+    case 'cancelling':
+      throw new CancelAsked();
     default:
       break;
   }
@@ -145,6 +154,8 @@ async function endWith(run: Run, stopReason: string): Promise<RunState> {
   switch (stopReason) {
     case 'stop':
     case 'other':
+      // The answer did not end the run by itself: somebody may have asked for control meanwhile.
+      await run.obey();
       run.move('complete', 'answer_final');
       await run.flush();
       return run.state;

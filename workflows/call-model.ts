@@ -1,4 +1,5 @@
-import type { ThinkAnswer } from '../shared/domain/protocol.js';
+import { ActivityFailure, CancellationScope } from '@temporalio/workflow';
+import type { Refused, ThinkAnswer } from '../shared/domain/protocol.js';
 import { MODEL_FAILURES, type ModelFailureReason } from '../shared/domain/models.js';
 import { decideRetry } from '../shared/domain/retry-policy.js';
 import { RunFails } from './endings.js';
@@ -11,11 +12,7 @@ type Failed = Extract<ThinkAnswer, { kind: 'failed' }>;
 export async function callModel(run: Run): Promise<Answered> {
   for (;;) {
     await run.continueAsNewIfLarge();
-    const answer = await run.trail.ride<ThinkAnswer>((trail) =>
-      run.think.executeWithOptions({ summary: `step ${run.step}` }, [
-        { runId: run.id, turn: run.turn, step: run.step, trail },
-      ]),
-    );
+    const answer = await think(run);
     switch (answer.kind) {
       case 'answered':
         run.stepAnswered();
@@ -32,9 +29,26 @@ export async function callModel(run: Run): Promise<Answered> {
       case 'agent_unavailable':
         throw new RunFails('agent_unavailable');
       case 'control':
-        await run.waitForNews();
+        await run.flush();
+        await run.obey();
         break;
     }
+  }
+}
+
+async function think(run: Run): Promise<Exclude<ThinkAnswer, Refused>> {
+  try {
+    return await run.trail.ride<ThinkAnswer>((trail) =>
+      run.abortable(() =>
+        run.think.executeWithOptions({ summary: `step ${run.step}` }, [
+          { runId: run.id, turn: run.turn, step: run.step, trail },
+        ]),
+      ),
+    );
+  } catch (error) {
+    if (!(error instanceof ActivityFailure) || CancellationScope.current().consideredCancelled) throw error;
+    // Aborted, or lost for good: the claim of the next one says what is to be done.
+    return { kind: 'late' };
   }
 }
 
@@ -72,7 +86,7 @@ async function waitAfterFailure(run: Run, failed: Failed): Promise<void> {
     throw new RunFails('retries_exhausted');
   }
   run.note({ ...row, action: 'retry', waitMs: decision.waitMs });
-  await run.pause(decision.waitMs);
+  await run.waitFor(decision.waitMs);
   run.move('retry_due', 'retry_due');
 }
 

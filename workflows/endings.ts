@@ -10,6 +10,13 @@ export class OutOfStep extends Error {
   }
 }
 
+/** A cancel is in force: nothing new begins, and the run winds down. */
+export class CancelAsked extends Error {
+  constructor() {
+    super('a cancel is in force');
+  }
+}
+
 /** The run comes to `failed` for a reason of the closed list. */
 export class RunFails extends Error {
   readonly reason: TransitionReason;

@@ -10,7 +10,7 @@ export async function reconcile(run: Run, slot: number, effect: EffectStanding):
   run.move('outcome_unknown', 'outcome_unknown');
   let standing = effect;
   for (;;) {
-    if (standing.next === 'person') await run.waitForNews();
+    if (standing.next === 'person') await run.waitForNews(null);
     run.move('reconcile', standing.next === 'late_receipt' ? 'late_receipt' : 'status_query');
     standing = await querySeries(run, slot);
     if (standing.state !== 'unknown') break;
@@ -21,7 +21,7 @@ export async function reconcile(run: Run, slot: number, effect: EffectStanding):
 }
 
 /** Asks until the effect is settled or no query is left. */
-async function querySeries(run: Run, slot: number): Promise<EffectStanding> {
+export async function querySeries(run: Run, slot: number): Promise<EffectStanding> {
   for (;;) {
     await run.continueAsNewIfLarge();
     const answer = await run.trail.ride<ExamineAnswer>((trail) =>
@@ -31,6 +31,6 @@ async function querySeries(run: Run, slot: number): Promise<EffectStanding> {
     );
     if (answer.kind === 'absent') throw new Error('bug: an unknown effect has no row');
     if (answer.state !== 'unknown' || answer.next !== 'query') return answer;
-    await run.pause(answer.queryWaitMs ?? 1_000);
+    await run.waitFor(answer.queryWaitMs ?? 1_000);
   }
 }

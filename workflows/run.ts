@@ -1,15 +1,17 @@
 import {
+  CancellationScope,
   condition,
   continueAsNew,
   defineSignal,
+  isCancellation,
   setCurrentDetails,
   setHandler,
-  sleep,
   upsertSearchAttributes,
   workflowInfo,
 } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
 import {
+  type LookAnswer,
   NUDGE_SIGNAL,
   type ResumePoint,
   type RunInput,
@@ -17,7 +19,8 @@ import {
   type TrailEntry,
 } from '../shared/domain/protocol.js';
 import { type RunEvent, type RunState, step, type TransitionReason } from '../shared/domain/run-machine.js';
-import { effectActivities, readActivities } from './activities.js';
+import { effectActivities, ledger, readActivities } from './activities.js';
+import { CancelAsked, OutOfStep } from './endings.js';
 import { TrailBuffer } from './trail.js';
 
 const STATE_ATTRIBUTE = defineSearchAttributeKey(SEARCH_ATTRIBUTES.state, 'KEYWORD');
@@ -26,7 +29,6 @@ const nudgeSignal = defineSignal(NUDGE_SIGNAL);
 /** Hears nudges for the whole execution; set before the first await. */
 export class Nudges {
   #count = 0;
-  #seen = 0;
 
   constructor() {
     setHandler(nudgeSignal, () => {
@@ -34,10 +36,16 @@ export class Nudges {
     });
   }
 
-  /** Until somebody says that the ledger holds something new. Holds no worker. */
-  async wait(): Promise<void> {
-    await condition(() => this.#count > this.#seen);
-    this.#seen = this.#count;
+  /** How many came so far: what a listener has seen. */
+  get count(): number {
+    return this.#count;
+  }
+
+  /** Until one comes after those of `seen`, or `waitMs` is over; null waits for ever. Holds no worker. */
+  async after(seen: number, waitMs: number | null): Promise<void> {
+    const came = (): boolean => this.#count > seen;
+    if (waitMs === null) await condition(came);
+    else await condition(came, Math.max(waitMs, 1));
   }
 }
 
@@ -56,6 +64,15 @@ export class Run {
   readonly think: ReturnType<typeof readActivities>['think'];
   readonly queryEffect: ReturnType<typeof readActivities>['queryEffect'];
   readonly #input: RunInput;
+  /** The nudges that came before the last look: a later one, even before a wait begins, ends the wait. */
+  #looked = 0;
+  /** Calls in flight that a cancel aborts. */
+  readonly #inFlight = new Set<CancellationScope>();
+  #retired = false;
+  /** A cancel was seen beside the run's own loop, and calls in flight were aborted for it. */
+  #aborted = false;
+  /** From here on a cancel is being carried out, and no longer news. */
+  #windsDown = false;
   readonly #firstStep: number;
   /** Whether this execution got further than where the next one would begin again. */
   #hasAdvanced = false;
@@ -113,18 +130,117 @@ export class Run {
     setCurrentDetails(`**${this.state}** · turn ${this.turn} · step ${this.step}${link}`);
   }
 
-  /** A durable wait of fixed length; the trail is flushed first. */
-  async pause(waitMs: number): Promise<void> {
+  /** A durable wait of fixed length, flushed first. A pause holds it: what comes due meanwhile is taken up after it. */
+  async waitFor(waitMs: number): Promise<void> {
     await this.flush();
-    await sleep(waitMs);
+    const due = Date.now() + waitMs;
+    do {
+      await this.#nudges.after(this.#looked, due - Date.now());
+      await this.obey();
+    } while (Date.now() < due);
     this.#hasAdvanced = true;
   }
 
-  /** A wait until somebody says that the ledger holds something new; the trail is flushed first. */
-  async waitForNews(): Promise<void> {
+  /** Until the ledger holds something new, or `waitMs` is over; then what stands there. */
+  async waitForNews(waitMs: number | null): Promise<LookAnswer> {
     await this.flush();
-    await this.#nudges.wait();
+    await this.#nudges.after(this.#looked, waitMs);
     this.#hasAdvanced = true;
+    return await this.obey();
+  }
+
+  /**
+   * The safe point: does what the control region asks for and returns when the run may go on (SPEC 4).
+   *
+   * @throws CancelAsked when a cancel is in force and not yet being carried out
+   */
+  async obey(): Promise<LookAnswer> {
+    for (;;) {
+      const view = await this.look();
+      switch (view.control) {
+        case 'active':
+          return view;
+        case 'cancel_requested':
+          if (this.#windsDown) return view;
+          throw new CancelAsked();
+        case 'pause_requested':
+          this.note({ kind: 'control', to: 'pausing', reason: 'pause_requested' });
+          this.note({ kind: 'control', to: 'paused', reason: 'drained' });
+          await this.flush();
+          continue;
+        case 'pausing':
+          this.note({ kind: 'control', to: 'paused', reason: 'drained' });
+          await this.flush();
+          continue;
+        case 'paused':
+          await this.#nudges.after(this.#looked, null);
+          this.#hasAdvanced = true;
+          await this.continueAsNewIfLarge();
+          continue;
+        case 'resume_requested':
+        case 'claiming':
+          await this.trail.ride((trail) => ledger.claimResume({ runId: this.id, trail }));
+      }
+    }
+  }
+
+  /** What stands in the ledger now. */
+  async look(): Promise<LookAnswer> {
+    const seen = this.#nudges.count;
+    const view = await ledger.look({ runId: this.id });
+    if (view.kind !== 'look') throw new OutOfStep(view.kind);
+    this.#looked = seen;
+    return view;
+  }
+
+  /** Makes a call that a cancel may abort. */
+  async abortable<A>(call: () => Promise<A>): Promise<A> {
+    const scope = new CancellationScope();
+    this.#inFlight.add(scope);
+    try {
+      return await scope.run(call);
+    } finally {
+      this.#inFlight.delete(scope);
+    }
+  }
+
+  /**
+   * Aborts calls in flight as soon as a cancel is in force; beside the run's own loop, which stands at a call then.
+   * Ends when the run is retired or Temporal cancels the execution.
+   */
+  async abortOnCancel(): Promise<void> {
+    try {
+      for (let seen = 0; !this.#retired;) {
+        await this.#nudges.after(seen, null);
+        seen = this.#nudges.count;
+        if (this.#retired || this.#inFlight.size === 0) continue;
+        const view = await ledger.look({ runId: this.id });
+        if (view.kind !== 'look' || view.control !== 'cancel_requested') continue;
+        this.#aborted = true;
+        for (const scope of this.#inFlight) scope.cancel();
+      }
+    } catch (error) {
+      if (!isCancellation(error)) throw error;
+    }
+  }
+
+  /**
+   * After calls that may have been aborted: their end is no outcome that the run goes on from.
+   *
+   * @throws CancelAsked when a cancel aborted them
+   */
+  heedAbort(): void {
+    if (this.#aborted && !this.#windsDown) throw new CancelAsked();
+  }
+
+  /** For a view of the run that another replaces. */
+  retire(): void {
+    this.#retired = true;
+  }
+
+  /** Marks that a cancel is being carried out: it no longer interrupts what the run still has to do. */
+  beginWindDown(): void {
+    this.#windsDown = true;
   }
 
   /** Goes on in a fresh history before this one grows large; everything is durable first, so nothing is carried. */

@@ -6,7 +6,7 @@ import type {
   PlannedSlot,
 } from '../shared/domain/protocol.js';
 import { decideRetry, type RetryKind } from '../shared/domain/retry-policy.js';
-import { isCancellation } from '@temporalio/workflow';
+import { CancellationScope } from '@temporalio/workflow';
 import { ledger } from './activities.js';
 import { OutOfStep, RunFails } from './endings.js';
 import { reconcile } from './reconcile.js';
@@ -28,7 +28,9 @@ export async function settleCalls(run: Run, calls: readonly PlannedSlot[]): Prom
     const first = await firstAttempts(run, group);
     for (const { slot } of group) {
       try {
-        await settleCall(run, slot, first.get(slot));
+        // Calls further on that need a person are shown together with this one.
+        const gated = calls.filter((call) => call.gated && call.slot > slot).map((call) => call.slot);
+        await settleCall(run, slot, first.get(slot), gated);
       } catch (error) {
         if (!(error instanceof RunFails)) throw error;
         failure ??= error;
@@ -60,11 +62,17 @@ async function firstAttempts(run: Run, group: readonly PlannedSlot[]): Promise<M
 }
 
 /** Until the call has its one result. @throws RunFails when its contract ends the run over it */
-async function settleCall(run: Run, slot: number, first: CallAnswer | undefined): Promise<void> {
+async function settleCall(
+  run: Run,
+  slot: number,
+  first: CallAnswer | undefined,
+  gated: readonly number[],
+): Promise<void> {
   let redo = 0;
   let silent = 0;
   let answer = first ?? (await tryCall(run, slot, redo));
   for (;;) {
+    run.heedAbort();
     await run.continueAsNewIfLarge();
     switch (answer.kind) {
       case 'effect': {
@@ -80,20 +88,14 @@ async function settleCall(run: Run, slot: number, first: CallAnswer | undefined)
       case 'absent':
         // The activity died before its first write, so nothing left: the same call again, soon.
         silent += 1;
-        if (silent > 1) await run.pause(Math.min(2 ** silent * 250, INFRASTRUCTURE_WAIT_MAX_MS));
+        if (silent > 1) await run.waitFor(Math.min(2 ** silent * 250, INFRASTRUCTURE_WAIT_MAX_MS));
         break;
       case 'approval_required':
-        if (answer.expiresInMs <= 0) {
-          await close(run, slot, 'denied', 'approval_expired');
-          return;
-        }
-        // Expires into a denial of the call, never into its execution (SPEC 2).
-        run.move('ask_approval', 'approval_needed');
-        await run.pause(answer.expiresInMs);
-        run.move('approval_closed', 'approval_expired');
+        await awaitApprovals(run, gated);
         break;
       case 'control':
-        await run.waitForNews();
+        await run.flush();
+        await run.obey();
         break;
       case 'limit':
         throw new RunFails(answer.limit);
@@ -102,6 +104,22 @@ async function settleCall(run: Run, slot: number, first: CallAnswer | undefined)
     }
     answer = await tryCall(run, slot, redo);
   }
+}
+
+/**
+ * Waits until every approval that the step needs is decided or expired, holding no worker. Expiry is the ledger's to
+ * judge; it denies the call, and never lets it run (SPEC 2).
+ */
+async function awaitApprovals(run: Run, gated: readonly number[]): Promise<void> {
+  for (const slot of gated) await tryCall(run, slot, 0);
+  let view = await run.obey();
+  if (view.openApprovals === 0) return;
+  run.move('ask_approval', 'approval_needed');
+  while (view.openApprovals > 0) {
+    await run.continueAsNewIfLarge();
+    view = await run.waitForNews(view.nextExpiryMs);
+  }
+  run.move('approval_closed', 'approval_decided');
 }
 
 type Next =
@@ -130,7 +148,7 @@ async function settleStanding(run: Run, slot: number, effect: EffectStanding): P
         : await retryOrGiveUp(run, slot, effect);
     case 'dispatching':
       // Another attempt of ours holds it; when its lease is over, the ledger says what became of it.
-      await run.pause(effect.leaseMsLeft ?? 1_000);
+      await run.waitFor(effect.leaseMsLeft ?? 1_000);
       return { kind: 'look_again', answer: await examine(run, slot) };
     case 'unknown':
       if (effect.next === 'resend') return await retryOrGiveUp(run, slot, effect);
@@ -162,7 +180,7 @@ async function retryOrGiveUp(run: Run, slot: number, effect: EffectStanding): Pr
     action: kind === 'in_progress' ? 'ask_again' : 'retry',
     waitMs: decision.waitMs,
   });
-  await run.pause(decision.waitMs);
+  await run.waitFor(decision.waitMs);
   run.move('retry_due', 'retry_due');
   return { kind: 'again', redo: effect.redo };
 }
@@ -203,12 +221,14 @@ function retryRow(run: Run, slot: number, effect: EffectStanding) {
 async function tryCall(run: Run, slot: number, redo: number): Promise<CallAnswer> {
   try {
     return await run.trail.ride<ActAnswer>((trail) =>
-      run.act.executeWithOptions({ summary: `step ${run.step} call ${slot}` }, [
-        { runId: run.id, turn: run.turn, step: run.step, slot, redo, trail },
-      ]),
+      run.abortable(() =>
+        run.act.executeWithOptions({ summary: `step ${run.step} call ${slot}` }, [
+          { runId: run.id, turn: run.turn, step: run.step, slot, redo, trail },
+        ]),
+      ),
     );
   } catch (error) {
-    if (error instanceof OutOfStep || isCancellation(error)) throw error;
+    if (error instanceof OutOfStep || CancellationScope.current().consideredCancelled) throw error;
     return await examine(run, slot);
   }
 }

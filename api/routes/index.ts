@@ -1,6 +1,10 @@
 import type { Route } from '../route.js';
 import { listAgentsRoute } from './agents.js';
+import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './commands.js';
 import { healthRoute, readinessRoute } from './health.js';
+import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
+import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
+import { resolveInterruptRoute } from './resolve-interrupt.js';
 import { streamRunRoute } from './run-stream.js';
 import { listEffectsRoute, listEventsRoute, listTransitionsRoute, readTranscriptRoute } from './run-trail.js';
 import { listRunsRoute, readRunRoute } from './runs.js';
@@ -16,6 +20,15 @@ export const ROUTES: readonly Route[] = [
   listEventsRoute,
   streamRunRoute,
   readTranscriptRoute,
+  submitCommandRoute,
+  listCommandsRoute,
+  readCommandRoute,
+  listInterruptsRoute,
+  readInterruptRoute,
+  resolveInterruptRoute,
+  listReconciliationsRoute,
+  readReconciliationRoute,
+  settleEffectRoute,
   listAgentsRoute,
   healthRoute,
   readinessRoute,

@@ -1,10 +1,15 @@
 import { z } from 'zod';
+import { COMMAND_KINDS } from '../../shared/domain/control-table.js';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
+import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
 import { CONTROL_STATES, RUN_STATES } from '../../shared/domain/run-machine.js';
+import { INTERRUPT_KINDS } from '../../shared/ledger/reads/list-interrupts.js';
 import { AnyJson, NextCursor, Sha256, Time } from './common.js';
 
-const State = z.enum(RUN_STATES).meta({ id: 'RunState' });
-const Control = z.enum(CONTROL_STATES).meta({ id: 'ControlState' });
+/** A state of the run region. */
+export const State = z.enum(RUN_STATES).meta({ id: 'RunState' });
+/** A state of the control region. */
+export const Control = z.enum(CONTROL_STATES).meta({ id: 'ControlState' });
 
 /** Who must settle an unknown outcome, and by when. */
 export const ReconciliationView = z
@@ -42,6 +47,69 @@ const RetryStopView = z
     at: Time,
   })
   .meta({ id: 'RetryStop' });
+
+const RunControlView = z
+  .strictObject({
+    deadline_at: Time,
+    draining: z
+      .strictObject({ effects: z.int(), model_calls: z.int() })
+      .nullable()
+      .meta({ description: 'While a pause is carried out: what is in flight and settles first.' }),
+    drained: z.boolean().meta({ description: 'The run is paused: nothing is in flight.' }),
+    interrupts: z
+      .array(
+        z.strictObject({
+          interrupt_id: z.string(),
+          kind: z.enum(INTERRUPT_KINDS),
+          effect_id: z.string(),
+          tool: z.string(),
+          required_role: z.string(),
+          expires_at: Time,
+        }),
+      )
+      .readonly()
+      .meta({ description: 'Who is waited for now; at most 100, oldest first.' }),
+    commands: z
+      .array(
+        z.strictObject({
+          command_id: z.string(),
+          kind: z.enum(COMMAND_KINDS),
+          actor_id: z.string(),
+          created_at: Time,
+        }),
+      )
+      .readonly()
+      .meta({ description: 'Accepted and not carried out yet; at most 100, oldest first.' }),
+  })
+  .meta({ id: 'RunControl' });
+
+const EffectGroupView = z
+  .strictObject({
+    count: z.int(),
+    effects: z
+      .array(
+        z.strictObject({
+          effect_id: z.string(),
+          tool: z.string(),
+          state: z.enum(EFFECT_STATES),
+          reference: z.string().nullable(),
+        }),
+      )
+      .readonly()
+      .meta({ description: 'At most 100; the count is of all.' }),
+  })
+  .meta({ id: 'EffectGroup' });
+
+const CancelReportView = z
+  .strictObject({
+    happened: EffectGroupView,
+    did_not_happen: EffectGroupView.meta({
+      description: 'Sent, and refused by the target or found not to have been committed.',
+    }),
+    stopped: EffectGroupView.meta({ description: 'It never left.' }),
+    unknown: EffectGroupView.meta({ description: 'Always empty once a run is cancelled.' }),
+  })
+  .meta({ id: 'CancelReport' });
 
 /** A run at one instant (SPEC appendix A). */
 export const RunView = z
@@ -91,7 +159,7 @@ export const RunView = z
       by_state: z.record(z.string(), z.int()),
       open: z.array(OpenEffectView).readonly().meta({ description: 'At most 100; the counts are of all.' }),
     }),
-    control: z.strictObject({ deadline_at: Time }),
+    control: RunControlView,
     recovery: z.strictObject({
       event_seq: z.int(),
       trail_position: z.int(),
@@ -105,6 +173,9 @@ export const RunView = z
         ended_at: Time,
         last_message: AnyJson.meta({
           description: 'What the model said last: the answer of a completed run, else the partial result.',
+        }),
+        effects: CancelReportView.nullable().meta({
+          description: 'What a cancelled run had done; null for every other end.',
         }),
       })
       .nullable(),

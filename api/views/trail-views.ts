@@ -81,10 +81,11 @@ const ReceiptView = z
   })
   .meta({ id: 'Receipt' });
 
-const SettlementView = z
+/** How an unknown outcome was settled. */
+export const SettlementView = z
   .strictObject({
     decided: z.enum(['committed', 'not_committed']),
-    source: z.enum(['late_receipt', 'probe', 'person']),
+    source: z.enum(['late_receipt', 'probe', 'person', 'class']),
     evidence: AnyJson,
     actor_id: z.string(),
     note: z.string(),

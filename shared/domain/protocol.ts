@@ -116,6 +116,8 @@ export type Held =
 export interface PlannedSlot {
   readonly slot: number;
   readonly parallel: boolean;
+  /** A person must approve it before it is dispatched. */
+  readonly gated: boolean;
 }
 
 export type ThinkAnswer =
@@ -171,7 +173,7 @@ export interface EffectStanding {
 export type ActAnswer =
   | EffectStanding
   /** The intent is written; without an approval it is never claimed. */
-  | { readonly kind: 'approval_required'; readonly expiresInMs: number }
+  | { readonly kind: 'approval_required' }
   | { readonly kind: 'key_conflict' }
   | Held
   | Refused;
@@ -192,6 +194,20 @@ export interface ResumePoint {
 }
 export type TakeOverAnswer = ResumePoint | { readonly kind: 'lost_ownership' };
 
+/** What a waiting workflow must know of its run when it is nudged. */
+export interface LookAnswer {
+  readonly kind: 'look';
+  readonly state: RunState;
+  readonly control: ControlState;
+  /** Approvals that nobody has decided and that have not expired. */
+  readonly openApprovals: number;
+  /** Until the first of them expires; null when there is none. */
+  readonly nextExpiryMs: number | null;
+  /** The cancel in force asks for compensation. */
+  readonly compensate: boolean;
+  readonly unknown: ResumePoint['unknown'];
+}
+
 /** What the workflow may ask of the world; activities/ implements it, workflows/ proxies it. */
 export interface RunActivities {
   /** One model call: claim, request, response. */
@@ -209,6 +225,10 @@ export interface LedgerActivities {
   examineEffect(input: EffectInput): Promise<ExamineAnswer>;
   /** Ends an effect that was never dispatched and tells the model why. */
   closeEffect(input: CloseInput): Promise<ExamineAnswer>;
+  /** How the run stands now; reads only. */
+  look(input: { readonly runId: string }): Promise<LookAnswer | Refused>;
+  /** Re-claims a run whose resume was asked for, under a new epoch. */
+  claimResume(input: CommitInput): Promise<CommitAnswer>;
   /** Takes the run for this execution, if Temporal says it is the open one. */
   takeOver(input: { readonly runId: string; readonly continued: boolean }): Promise<TakeOverAnswer>;
 }

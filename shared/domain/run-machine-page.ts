@@ -1,3 +1,4 @@
+import { markdownTable } from './markdown-table.js';
 import { type EdgeRow, edges, isTerminal, RUN_STATES, toMermaid } from './run-machine.js';
 
 /** docs/run-machine.json: every edge of both regions, in table order. */
@@ -37,7 +38,6 @@ export function runMachinePage(): string {
 
 const fenced = (diagram: string): string[] => ['```mermaid', ...diagram.split('\n'), '```'];
 
-/** A Markdown table with its columns padded, as the formatter leaves it. */
 function table(rows: readonly EdgeRow[]): string[] {
   const cells = rows.map(({ from, event, to, extension }) => [
     `\`${from}\``,
@@ -45,9 +45,5 @@ function table(rows: readonly EdgeRow[]): string[] {
     `\`${to}\`${extension === null ? '' : ' *'}`,
     extension ?? '',
   ]);
-  const all = [['from', 'event', 'to', 'why it extends'], ...cells];
-  const widths = [0, 1, 2, 3].map((column) => Math.max(...all.map((row) => row[column]!.length)));
-  const line = (row: readonly string[]): string =>
-    `| ${row.map((cell, column) => cell.padEnd(widths[column]!)).join(' | ')} |`;
-  return [line(all[0]!), `| ${widths.map((width) => '-'.repeat(width)).join(' | ')} |`, ...cells.map(line)];
+  return markdownTable([['from', 'event', 'to', 'why it extends'], ...cells]);
 }

@@ -1,6 +1,7 @@
 import type { EffectClass, EffectOutcome } from '../domain/effect-classes.js';
-import type { ActAnswer, CloseReason, EffectStanding, Held, Trail } from '../domain/protocol.js';
+import type { CloseReason, EffectStanding, Held, Trail } from '../domain/protocol.js';
 import { callFunction, type Db, jsonb } from './database.js';
+import type { NeededApproval } from './approvals.js';
 import type { StepPlace } from './model-calls.js';
 import type { Speaker } from './trail.js';
 
@@ -25,6 +26,12 @@ export interface ClaimedEffect {
   readonly idempotencyKey: string;
   readonly callId: string;
   readonly toolSeconds: number;
+}
+
+/** The intent is written and a person must approve it; `needed` is null while an approval is open already. */
+export interface ApprovalRequired {
+  readonly kind: 'approval_required';
+  readonly needed: NeededApproval | null;
 }
 
 const CLAIM = {
@@ -53,7 +60,7 @@ export async function claimEffect(
     /** Added to the tool's time-out: what the claim and the receipt may take. */
     readonly leaseMarginMs: number;
   },
-): Promise<ClaimedEffect | EffectStanding | Held | Extract<ActAnswer, { kind: 'approval_required' }>> {
+): Promise<ClaimedEffect | EffectStanding | Held | ApprovalRequired> {
   const a = await callFunction(db, CLAIM, [
     speaker.runId,
     speaker.execution,
@@ -86,8 +93,10 @@ export async function claimEffect(
       };
     case 'effect':
       return standing(a);
+    case 'approval_required':
+      return { kind: 'approval_required', needed: (a['needed'] ?? null) as NeededApproval | null };
     default:
-      return a as unknown as Held | Extract<ActAnswer, { kind: 'approval_required' }>;
+      return a as unknown as Held;
   }
 }
 

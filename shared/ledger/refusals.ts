@@ -13,6 +13,7 @@ export const REFUSALS = {
   HF008: 'lost_takeover',
   HF009: 'key_taken',
   HF010: 'key_conflict',
+  HF011: 'scope_mismatch',
 } as const;
 export type Refusal = (typeof REFUSALS)[keyof typeof REFUSALS];
 

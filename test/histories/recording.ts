@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { test } from 'vitest';
+import { command, decide, settle, untilGated } from '../support/desk-world.js';
 import { DONE, reply, script, when } from '../support/scripts.js';
 import { keyOf, startWorld, type World, type WorldOptions } from '../support/world.js';
 
@@ -18,7 +19,7 @@ const looks = (count: number) => Array.from({ length: count }, () => reply('look
 async function playFault(
   world: World,
   input: string,
-  mode: 'drop_before' | 'drop_after',
+  mode: 'drop_before' | 'drop_after' | 'hold_after',
   times?: number,
   contract: Readonly<Record<string, unknown>> = {},
 ): Promise<string> {
@@ -82,6 +83,45 @@ const SCENARIOS: readonly Scenario[] = [
     play: async (world) => {
       const contract = { effects: { mail: { approval: 'required' } }, timeouts: { approval_seconds: 1 } };
       return await ended(world, await world.run({ input: 'mail', contract }));
+    },
+  },
+  {
+    name: 'approved',
+    play: async (world) => {
+      const runId = await world.run({ input: 'mail', contract: { effects: { mail: { approval: 'required' } } } });
+      const [wait] = await untilGated(world, runId);
+      await decide(world, wait);
+      return await ended(world, runId);
+    },
+  },
+  {
+    name: 'paused-and-resumed',
+    play: async (world) => {
+      const runId = await world.run({ input: 'mail', contract: { effects: { mail: { approval: 'required' } } } });
+      const [wait] = await untilGated(world, runId);
+      await command(world, runId, 'pause');
+      await world.waitFor(runId, ({ control }) => control === 'paused');
+      await decide(world, wait);
+      await command(world, runId, 'resume');
+      return await ended(world, runId);
+    },
+  },
+  {
+    name: 'cancelled-in-flight',
+    play: async (world) => {
+      const runId = await playFault(world, 'book', 'hold_after');
+      await world.waitFor(runId, () => world.target.held() === 1);
+      await command(world, runId, 'cancel');
+      return await ended(world, runId);
+    },
+  },
+  {
+    name: 'settled-by-a-person',
+    play: async (world) => {
+      const runId = await playFault(world, 'mail', 'drop_after');
+      await world.waitFor(runId, 'needs_reconciliation');
+      await settle(world, runId);
+      return await ended(world, runId);
     },
   },
   {

@@ -5,16 +5,18 @@ import type { Pool } from 'pg';
 import { createApp } from '../../api/app.js';
 import { DEFAULT_LIMITS } from '../../api/deps.js';
 import type { ApiLimits } from '../../api/deps.js';
+import { canonicalActor } from '../../api/identity.js';
 import { startHttpServer } from '../../api/http-server.js';
 import { checkReadiness } from '../../api/readiness.js';
-import { until as untilWithin } from './until.js';
+import { ROLES } from '../../shared/domain/roles.js';
 import { registerAgent } from '../../shared/ledger/admission.js';
 import { createLedgerPool } from '../../shared/ledger/database.js';
 import { startEventHub } from '../../shared/ledger/reads/event-hub.js';
 import type { EventHub } from '../../shared/ledger/reads/event-hub.js';
 import { createLogger } from '../../shared/process/log.js';
+import { until as untilWithin } from './until.js';
 
-/** An API in this process over a database, with who asks read from the headers x-tenant and x-actor. */
+/** An API in this process over a database, with who asks read from the headers x-tenant, x-actor and x-roles. */
 export interface TestApi {
   readonly url: string;
   readonly port: number;
@@ -75,7 +77,8 @@ export async function startTestApi(options: {
     ...{ pool, hub, log, taskQueue: 'test', stopping: stopping.signal },
     authenticate: ({ headers }) => ({
       tenantId: String(headers['x-tenant'] ?? 'default'),
-      actorId: String(headers['x-actor'] ?? 'tester'),
+      actorId: canonicalActor(String(headers['x-actor'] ?? 'tester')) ?? 'tester',
+      roles: ROLES.filter((role) => (headers['x-roles'] ?? ROLES.join()).includes(role)),
     }),
     readiness: () =>
       checkReadiness({ pool, hub, schemaLevel: () => Promise.resolve({ ok: true, evidence: 'test' }) }),

@@ -248,6 +248,11 @@ begin
     raise exception 'unresolved_effects: run % cannot end as % while an effect is unresolved', old.run_id, new.state
       using errcode = 'restrict_violation';
   end if;
+  if new.state = 'completed' and old.ended_at is null and exists (
+       select from holdfast.interrupts where run_id = new.run_id and state in ('open', 'approved')) then
+    raise exception 'open_interrupts: run % cannot complete while somebody is waited for', old.run_id
+      using errcode = 'restrict_violation';
+  end if;
   return new;
 end $$;
 create trigger guard_run before update on holdfast.runs

@@ -3,7 +3,7 @@
 -- A refusal is an exception of class HF: it rolls the call back, so what is refused changes nothing. The names and
 -- codes stand in shared/ledger/refusals.ts; a test compares.
 --   HF001 run_not_found   HF002 run_ended        HF003 unknown_execution  HF004 lost_ownership
---   HF005 out_of_step     HF006 illegal_move     HF007 effect_not_found   HF008 lost_takeover   HF009 key_taken        HF010 key_conflict
+--   HF005 out_of_step     HF006 illegal_move     HF007 effect_not_found   HF008 lost_takeover   HF009 key_taken        HF010 key_conflict     HF011 scope_mismatch
 
 -- Appends to the run's feed. The caller holds the run's row lock and saves the row: sequences stay gapless.
 create function holdfast.append_event(r holdfast.runs, p_type text, p_data jsonb) returns holdfast.runs
@@ -52,6 +52,7 @@ begin
     if p_to = 'running' and r.started_at is null then r.started_at := v_at; end if;
     if p_to in ('completed', 'compensated', 'failed', 'cancelled') then
       r.ended_at := v_at;
+      if p_to <> 'completed' then r := holdfast.close_interrupts(r, 'withdrawn'); end if;
       r := holdfast.settle_lost_reads(r);
       -- What never left is withdrawn with the run; what may have left stops the end (guard_run).
       r := holdfast.close_intended(r, 'withdrawn');
@@ -59,6 +60,8 @@ begin
   else
     r.control := p_to;
   end if;
+  -- Before the transition: whoever reads a feed up to the end of its run misses nothing.
+  r := holdfast.decide_commands(r, p_region, v_from, p_to);
   return holdfast.append_event(r, 'run.transition', jsonb_build_object(
     'region', p_region, 'from', v_from, 'to', p_to, 'reason', p_reason, 'actor_id', p_actor,
     'state_version', r.state_version, 'epoch', r.epoch));

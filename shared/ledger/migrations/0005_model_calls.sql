@@ -13,7 +13,8 @@ create function holdfast.response_summary(m holdfast.model_calls) returns jsonb 
     'calls', coalesce((
       select jsonb_agg(jsonb_build_object(
           'slot', (c ->> 'slot')::int,
-          'parallel', coalesce((c ->> 'parallel')::boolean, false)) order by (c ->> 'slot')::int)
+          'parallel', coalesce((c ->> 'parallel')::boolean, false),
+          'gated', coalesce(c #>> '{policy,approval}' = 'required', false)) order by (c ->> 'slot')::int)
         from jsonb_array_elements(m.plan) as c where c ->> 'kind' = 'planned'), '[]'::jsonb),
     'refused', (select count(*) from jsonb_array_elements(m.plan) as c where c ->> 'kind' = 'refused'))
 $$;

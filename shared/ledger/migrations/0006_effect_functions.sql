@@ -170,6 +170,7 @@ declare
   v_plan jsonb;
   v_resend boolean;
   v_uncounted boolean;
+  v_approval jsonb;
 begin
   if r.state not in ('running', 'compensating') then
     raise exception 'out_of_step: % is %, and dispatches nothing', p_run, r.state using errcode = 'HF005';
@@ -208,16 +209,39 @@ begin
     perform holdfast.save_run(r);
     return jsonb_build_object('kind', 'control', 'control', r.control);
   end if;
-  if (e.policy ->> 'approval') = 'required' then
-    perform holdfast.save_run(r);
-    return jsonb_build_object('kind', 'approval_required', 'expiresInMs', floor(extract(epoch from
-      least(e.created_at + make_interval(secs => (r.contract #>> '{timeouts,approval_seconds}')::int), r.deadline_at)
-      - clock_timestamp()) * 1000)::bigint);
+  -- A resend under the same key is the same approved act; every first dispatch consumes an approval of its own.
+  if (e.policy ->> 'approval') = 'required' and not v_resend and e.attempts = 0 then
+    v_approval := holdfast.approval_standing(r, e);
+    case v_approval ->> 'kind'
+      when 'ready' then
+        null;
+      when 'expired', 'denied', 'changed', 'spent' then
+        r := holdfast.deny_effect(r, e, v_approval ->> 'kind');
+        perform holdfast.save_run(r);
+        return holdfast.effect_standing(r, holdfast.newest_effect(p_run, p_turn, p_step, p_slot));
+      else
+        perform holdfast.save_run(r);
+        return jsonb_build_object('kind', 'approval_required', 'expires_in_ms', v_approval -> 'expires_in_ms',
+          'needed', case when v_approval ->> 'kind' = 'needed' then jsonb_build_object(
+            'effect_id', e.effect_id, 'tenant_id', e.tenant_id, 'tool', e.tool, 'tool_version', e.tool_version,
+            'namespace', e.namespace, 'effect_class', e.effect_class, 'arguments', e.arguments,
+            'arguments_sha256', e.arguments_sha256, 'requested_by', e.requested_by, 'agent', r.agent,
+            'agent_version', r.agent_version, 'expires_at', v_approval -> 'expires_at',
+            'role', coalesce(r.contract #>> array['effects', e.tool, 'approver_role'], 'approver'),
+            'quorum', coalesce((r.contract #>> array['effects', e.tool, 'quorum'])::int, 1)) end);
+    end case;
   end if;
   -- A resend is no new work: it finds out what became of the old.
   if not v_resend and clock_timestamp() >= r.deadline_at then
     perform holdfast.save_run(r);
     return jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock');
+  end if;
+  -- Nothing forbids the dispatch any more, so that an approval is used by what really leaves.
+  if v_approval is not null then
+    update holdfast.interrupts set state = 'consumed', consumed_at = clock_timestamp(), consumed_by = e.effect_id
+     where interrupt_id = v_approval ->> 'interrupt_id';
+    r := holdfast.append_event(r, 'interrupt.consumed', jsonb_build_object(
+      'interrupt_id', v_approval ->> 'interrupt_id', 'effect_id', e.effect_id));
   end if;
 
   -- What follows a lost worker, or an attempt that did nothing, is no further use of the bounded count.
@@ -242,6 +266,26 @@ begin
     'slot', p_slot, 'attempt', e.attempts, 'idempotency_key', e.idempotency_key));
   perform holdfast.save_run(r);
   return holdfast.claimed(r, e, p_attempt_id);
+end $$;
+
+-- A call that was refused, expired or revoked ends undispatched, and the model hears which (SPEC 4.1).
+create function holdfast.deny_effect(r holdfast.runs, e holdfast.effects, p_why text) returns holdfast.runs
+language plpgsql as $$
+declare
+  v_note text;
+begin
+  select d.note into v_note from holdfast.decisions d join holdfast.interrupts i using (interrupt_id)
+   where i.effect_id = e.effect_id and d.decision = 'deny' order by d.created_at desc limit 1;
+  update holdfast.effects set state = 'denied', settled_at = clock_timestamp() where effect_id = e.effect_id;
+  r := holdfast.write_result(r, e.turn, e.step, e.slot, jsonb_build_object(
+    'callId', e.call_id, 'toolName', e.tool, 'isError', true, 'text', case p_why
+      when 'denied' then 'Not done: a person refused this call.' || coalesce(' They said: ' || nullif(v_note, ''), '')
+      when 'expired' then 'Not done: the approval that this call needs was not given in time. Nobody refused it.'
+      when 'changed' then 'Not done: what was to run is no longer what a person was asked to approve.'
+      else 'Not done: the approval that this call needs cannot be used.' end));
+  return holdfast.append_event(r, 'effect.closed', jsonb_build_object(
+    'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step, 'slot', e.slot, 'state', 'denied',
+    'reason', p_why));
 end $$;
 
 -- What the one who holds the claim needs for the dispatch.

@@ -1,8 +1,7 @@
 import type { EffectClass } from '../../domain/effect-classes.js';
 import type { EffectState } from '../../domain/effect-machine.js';
 import type { JsonValue } from '../../domain/json.js';
-import { isIllFormed } from '../../domain/json-rules.js';
-import { isoTime, isoTimeOrNull } from './row-values.js';
+import { BODY_START_BYTES, isoTime, isoTimeOrNull, textStart } from './row-values.js';
 import type { Db } from '../database.js';
 import type { RunKey } from './row-values.js';
 
@@ -39,7 +38,8 @@ export interface ReceiptRecord {
 /** How an unknown outcome was settled, by whom and on what evidence. */
 export interface SettlementRecord {
   readonly decided: 'committed' | 'not_committed';
-  readonly source: 'late_receipt' | 'probe' | 'person';
+  /** `class`: a read commits nothing, whatever became of the request. */
+  readonly source: 'late_receipt' | 'probe' | 'person' | 'class';
   readonly evidence: JsonValue;
   readonly actor_id: string;
   readonly note: string;
@@ -89,8 +89,6 @@ export interface EffectRecord {
 
 /** The place of an effect in its run; pages go on after one. */
 export type EffectPlace = readonly [turn: number, step: number, slot: number, redo: number];
-
-const BODY_START_BYTES = 4096;
 
 const LIST_EFFECTS = {
   name: 'reads/effects',
@@ -205,7 +203,7 @@ function receiptOf(row: EffectRow): ReceiptRecord | null {
   const { status, source, reference, target_status, content_type, body_bytes, body_sha256, truncated } = row;
   return {
     ...{ status, source, reference, target_status, content_type, body_bytes, body_sha256, truncated },
-    body_start: textOf(row.body_start),
+    body_start: textStart(row.body_start),
     recorded_at: isoTime(row.recorded_at),
   };
 }
@@ -214,17 +212,6 @@ function settlementOf(row: EffectRow): SettlementRecord | null {
   if (row.decided === null) return null;
   const { decided, settlement_source: source, evidence, actor_id, note } = row;
   return { decided, source, evidence, actor_id, note, decided_at: isoTime(row.decided_at) };
-}
-
-/** `stream` leaves out the half character that the cut may have left at the end. */
-function textOf(bytes: Buffer): string | null {
-  try {
-    const text = new TextDecoder('utf-8', { fatal: true }).decode(bytes, { stream: true });
-    return isIllFormed(text) ? null : text;
-  } catch (error) {
-    if (error instanceof TypeError) return null;
-    throw error;
-  }
 }
 
 interface AttemptRow {

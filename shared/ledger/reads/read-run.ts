@@ -1,117 +1,9 @@
-import type { EffectClass } from '../../domain/effect-classes.js';
 import type { JsonValue } from '../../domain/json.js';
-import type { ControlState, RunState } from '../../domain/run-machine.js';
-import { isoTime, isoTimeOrNull } from './row-values.js';
 import type { Db } from '../database.js';
 import type { RunKey } from './row-values.js';
-
-/** An effect that nobody has settled yet. */
-export interface OpenEffect {
-  readonly effect_id: string;
-  readonly tool: string;
-  readonly effect_class: EffectClass;
-  readonly state: 'intended' | 'dispatching' | 'unknown';
-  readonly idempotency_key: string;
-  readonly attempts: number;
-  readonly attempts_max: number;
-  /** When the newest attempt's lease ends; null while none is open. */
-  readonly lease_until: string | null;
-  /** Who must settle it and by when; present exactly while its outcome is unknown. */
-  readonly reconciliation: { readonly owner: string; readonly deadline_at: string } | null;
-}
-
-/** The newest stop of a retry series. */
-export interface RetryStop {
-  readonly turn: number;
-  readonly step: number;
-  /** Null when the operation is a model call. */
-  readonly slot: number | null;
-  readonly effect_id: string | null;
-  readonly reason: string;
-  readonly action: 'retry' | 'ask_again' | 'give_up' | 'ask_person';
-  readonly owner: string;
-  readonly attempt: number;
-  readonly attempts_max: number;
-  readonly deadline_at: string;
-  readonly eligible_at: string | null;
-  /** The target's own word, uncapped. */
-  readonly retry_after_seconds: number | null;
-  readonly at: string;
-}
-
-/** A run as the ledger knew it at one instant (SPEC appendix A, RunState read). */
-export interface RunRecord {
-  readonly run_id: string;
-  readonly identity: {
-    readonly tenant_id: string;
-    readonly actor_id: string;
-    readonly job_id: string;
-    readonly thread_id: string | null;
-    readonly parent_run_id: string | null;
-    readonly agent: string;
-    readonly agent_version: string;
-    readonly turn: number;
-  };
-  readonly contract: JsonValue;
-  readonly contract_sha256: string;
-  readonly pins: JsonValue;
-  readonly input: JsonValue;
-  readonly execution: {
-    readonly state: RunState;
-    readonly control: ControlState;
-    /** Of the last move in the run region; null before the first. */
-    readonly reason: string | null;
-    readonly step: number;
-    readonly admitted_at: string;
-    /** When Temporal confirmed the start; null while the starter still owes it. */
-    readonly start_confirmed_at: string | null;
-    readonly started_at: string | null;
-    readonly ended_at: string | null;
-    readonly last_retry: RetryStop | null;
-  };
-  readonly concurrency: {
-    readonly state_version: number;
-    readonly epoch: number;
-    readonly owner_execution: string | null;
-  };
-  readonly model: {
-    readonly calls: number;
-    readonly attempts: number;
-    readonly last_stop_reason: string | null;
-    readonly usage: { readonly input_tokens: number; readonly output_tokens: number };
-  };
-  readonly effects: {
-    /** Tool calls that the model asked for. */
-    readonly tool_calls: number;
-    readonly total: number;
-    /** Count by effect state; a state that no effect is in is left out. */
-    readonly by_state: Readonly<Record<string, number>>;
-    /** At most 100, oldest first; `total` and `by_state` count all. */
-    readonly open: readonly OpenEffect[];
-  };
-  readonly control: { readonly deadline_at: string };
-  readonly recovery: {
-    /** Sequence of the last durable event, which is also the last id of the stream. */
-    readonly event_seq: number;
-    readonly trail_position: number;
-    /** Digest of the last transition; '' before the first. */
-    readonly last_transition_digest: string;
-  };
-  readonly terminal: {
-    readonly outcome: RunState;
-    readonly reason: string | null;
-    readonly actor_id: string;
-    readonly ended_at: string;
-    /** What the model said last: the answer of a completed run, the partial result of any other. */
-    readonly last_message: JsonValue;
-  } | null;
-  readonly freshness: {
-    /** The database's clock when the row was read. */
-    readonly as_of: string;
-    readonly event_seq: number;
-    readonly updated_at: string;
-  };
-}
+import { isoTime, isoTimeOrNull, jsonTime, jsonTimeOrNull } from './row-values.js';
+import { cancelReportOf, controlOf, RUN_CONTROL_COLUMNS, type RunControlRow } from './run-control.js';
+import type { OpenEffect, RetryStop, RunRecord } from './run-record.js';
 
 // One statement is one snapshot: counts, open effects and state are of the same instant.
 const READ_RUN = {
@@ -145,7 +37,8 @@ const READ_RUN = {
              where t.run_id = r.run_id and t.region = 'run' order by t.seq desc limit 1) as last_actor_id,
            (select m.content from holdfast.messages m
              where m.run_id = r.run_id and m.role = 'assistant'
-             order by m.turn desc, m.step desc, m.position desc limit 1) as last_message
+             order by m.turn desc, m.step desc, m.position desc limit 1) as last_message,
+           ${RUN_CONTROL_COLUMNS}
       from holdfast.runs r
      where r.run_id = $1 and r.tenant_id = $2`,
 };
@@ -183,7 +76,7 @@ function recordOf(row: RunRow): RunRecord {
       by_state: row.effect_counts,
       open: row.open_effects.map(openEffectOf),
     },
-    control: { deadline_at: isoTime(row.deadline_at) },
+    control: controlOf(row),
     recovery: {
       event_seq: Number(row.event_seq),
       trail_position: Number(row.trail_position),
@@ -225,6 +118,7 @@ function terminalOf(row: RunRow): RunRecord['terminal'] {
     actor_id: row.last_actor_id,
     ended_at: isoTime(row.ended_at),
     last_message: row.last_message,
+    effects: cancelReportOf(row),
   };
 }
 
@@ -247,21 +141,12 @@ function retryStopOf(row: RetryStop): RetryStop {
   };
 }
 
-/** Postgres writes times inside jsonb with its own offset and microseconds. */
-function jsonTime(text: string): string {
-  return isoTime(new Date(text));
-}
-
-function jsonTimeOrNull(text: string | null): string | null {
-  return text === null ? null : jsonTime(text);
-}
-
 type OpenEffectJson = Omit<OpenEffect, 'reconciliation'> & {
   readonly reconciliation_owner: string | null;
   readonly reconciliation_deadline_at: string | null;
 };
 
-interface RunRow {
+interface RunRow extends RunControlRow {
   readonly run_id: string;
   readonly tenant_id: string;
   readonly actor_id: string;
@@ -274,8 +159,6 @@ interface RunRow {
   readonly contract: JsonValue;
   readonly contract_sha256: string;
   readonly input: JsonValue;
-  readonly state: RunState;
-  readonly control: ControlState;
   readonly reason: string | null;
   readonly state_version: number;
   readonly last_digest: string;
@@ -294,11 +177,9 @@ interface RunRow {
   readonly admitted_at: Date;
   readonly start_confirmed_at: Date | null;
   readonly started_at: Date | null;
-  readonly deadline_at: Date;
   readonly ended_at: Date | null;
   readonly updated_at: Date;
   readonly as_of: Date;
-  readonly effect_counts: Readonly<Record<string, number>>;
   readonly open_effects: readonly OpenEffectJson[];
   readonly last_retry: RetryStop | null;
   readonly last_actor_id: string;

@@ -1,0 +1,216 @@
+import { z } from 'zod';
+import { HoldfastError } from '../../shared/domain/errors.js';
+import { idSchema, isId } from '../../shared/domain/ids.js';
+import { excerpt } from '../../shared/domain/json-rules.js';
+import {
+  listReconciliations,
+  type ReconciliationFilters,
+  type ReconciliationRecord,
+  readReconciliation,
+} from '../../shared/ledger/reads/list-reconciliations.js';
+import { settleByPerson } from '../../shared/ledger/settlement.js';
+import { decodeCursor, encodeCursor } from '../cursor.js';
+import { requireRole } from '../identity.js';
+import { defineRoute, reply } from '../route.js';
+import { PageQuery } from '../views/common.js';
+import { ReconciliationItemView, ReconciliationListView } from '../views/desk-views.js';
+
+const Printable = (charactersMax: number) =>
+  z.string().regex(new RegExp(`^[ -~]{1,${charactersMax}}$`), {
+    error: `must be 1 to ${charactersMax} printable ASCII characters`,
+  });
+
+// In microseconds, as the ledger orders, and with a year that Postgres has.
+const Place = z.tuple([
+  z.iso.datetime({ precision: 6 }).refine((text) => !text.startsWith('0000')),
+  idSchema('eff'),
+]);
+
+/** GET /v1/reconciliations: effects of which nobody knows whether they happened. */
+export const listReconciliationsRoute = defineRoute(
+  {
+    method: 'get',
+    path: '/v1/reconciliations',
+    operationId: 'listReconciliations',
+    summary: 'List effects whose outcome is unknown, the most urgent first',
+    description:
+      'Open ones: effects that are `unknown` and on which their run rests. What a run can still find out by itself is ' +
+      'not among them. `state=settled` lists those that were settled, the newest first.',
+    authenticated: true,
+    query: z.strictObject({
+      state: z.enum(['open', 'settled']).default('open'),
+      run_id: idSchema('run').optional(),
+      agent: Printable(64).optional(),
+      tool: Printable(64).optional(),
+      owner: z
+        .string()
+        .min(1)
+        .max(200)
+        .regex(/^\P{Cc}*$/u, { error: 'must be printable' })
+        .optional()
+        .meta({
+          override: { type: 'string', minLength: 1, maxLength: 200 },
+        }),
+      overdue: z.enum(['true', 'false']).optional().meta({ description: 'Past their deadline, or not.' }),
+      ...PageQuery,
+    }),
+    replies: { 200: { description: 'One page.', body: ReconciliationListView } },
+    errors: ['invalid_request', 'cursor_invalid', 'rate_limited', 'ledger_unavailable'],
+  },
+  async ({ query, identity }, { pool }) => {
+    const { tenantId } = identity;
+    const { cursor, limit } = query;
+    const filters: ReconciliationFilters = {
+      state: query.state,
+      runId: query.run_id ?? null,
+      agent: query.agent ?? null,
+      tool: query.tool ?? null,
+      owner: query.owner ?? null,
+      overdue: query.overdue === undefined ? null : query.overdue === 'true',
+    };
+    const scope = { list: 'reconciliations', tenant: tenantId, ...filters };
+    const after = cursor === undefined ? null : decodeCursor(scope, cursor, Place);
+    const { items, last } = await listReconciliations(pool, tenantId, filters, { after, limit });
+    const next = last === null || items.length < limit ? null : encodeCursor(scope, [...last]);
+    return reply(200, { reconciliations: items, next_cursor: next });
+  },
+);
+
+/** GET /v1/reconciliations/{effect_id}: one of them, settled or not. */
+export const readReconciliationRoute = defineRoute(
+  {
+    method: 'get',
+    path: '/v1/reconciliations/{effect_id}',
+    operationId: 'readReconciliation',
+    summary: 'Read an effect that is or was unknown, with the evidence',
+    authenticated: true,
+    replies: { 200: { description: 'The effect.', body: ReconciliationItemView } },
+    errors: ['effect_not_found', 'rate_limited', 'ledger_unavailable'],
+  },
+  async ({ params, identity }, { pool }) => {
+    const { effect_id: id } = params;
+    const item = isId('eff', id) ? await readReconciliation(pool, identity.tenantId, id) : null;
+    if (item === null) throw effectNotFound(id);
+    return reply(200, item);
+  },
+);
+
+const Note = z
+  .string()
+  .min(1)
+  .max(4_000)
+  .regex(/\S/, { error: 'must say why you are sure' })
+  .meta({ description: 'Why you are sure.' });
+
+const SettleEffect = z
+  .discriminatedUnion('decided', [
+    z.strictObject({
+      decided: z.literal('committed'),
+      reference: z
+        .string()
+        .min(1)
+        .max(1_000)
+        .regex(/\S/, { error: 'must name what was done' })
+        .meta({ description: 'The outside name of what was done.' }),
+      note: Note,
+    }),
+    z.strictObject({ decided: z.literal('not_committed'), note: Note }),
+  ])
+  .meta({ id: 'SettleEffect' });
+
+/** POST /v1/reconciliations/{effect_id}/settle: a person's word on what no machine can find out. */
+export const settleEffectRoute = defineRoute(
+  {
+    method: 'post',
+    path: '/v1/reconciliations/{effect_id}/settle',
+    operationId: 'settleEffect',
+    summary: 'Settle an unknown effect as committed or not committed',
+    description:
+      'The settlement stands for ever, with your name and note. The run goes on, ends or is cancelled, as its contract ' +
+      'says; the model hears a fact. Takes the role operator or admin.',
+    authenticated: true,
+    idempotent: true,
+    body: SettleEffect,
+    replies: {
+      200: {
+        description: 'Settled, by this request or by an earlier one with this key; the effect as it is now.',
+        body: ReconciliationItemView,
+        headers: { 'Idempotent-Replayed': '`true`' },
+      },
+    },
+    errors: [
+      'idempotency_key_missing',
+      'idempotency_key_invalid',
+      'unsupported_media_type',
+      'payload_too_large',
+      'invalid_json',
+      'invalid_request',
+      'role_required',
+      'effect_not_found',
+      'idempotency_key_reused',
+      'already_settled',
+      'not_unknown',
+      'rate_limited',
+      'ledger_unavailable',
+    ],
+  },
+  async ({ params, body, identity, idempotencyKey }, { pool }) => {
+    const { effect_id: id } = params;
+    const { tenantId, actorId } = identity;
+    const authority = requireRole(identity, ['operator', 'admin'], 'settle an effect');
+    if (!isId('eff', id)) throw effectNotFound(id);
+    const settled = await settleByPerson(pool, {
+      ...{ tenantId, effectId: id, actorId, authority, idempotencyKey },
+      decided: body.decided,
+      reference: body.decided === 'committed' ? body.reference : null,
+      note: body.note,
+    });
+    if (settled.kind === 'effect_not_found') throw effectNotFound(id);
+    const item = await readReconciliation(pool, tenantId, id);
+    if ((settled.kind === 'settled' || settled.kind === 'replayed') && item !== null) {
+      return reply(200, item, settled.kind === 'replayed' ? { 'idempotent-replayed': 'true' } : {});
+    }
+    throw refusalOf(settled.kind, id, settled.state, item);
+  },
+);
+
+function refusalOf(
+  kind: 'settled' | 'replayed' | 'reused' | 'already_settled' | 'not_unknown',
+  id: string,
+  state: string,
+  item: ReconciliationRecord | null,
+): HoldfastError {
+  const extensions = { effect_id: id, effect_state: state };
+  switch (kind) {
+    case 'reused':
+      return new HoldfastError(
+        'idempotency_key_reused',
+        `This key settled ${id} in other words. Nothing was changed: read what stands.`,
+        { extensions },
+      );
+    case 'already_settled':
+      return new HoldfastError(
+        'already_settled',
+        `Effect ${id} is ${state}, settled by ${item?.settlement?.actor_id ?? 'somebody else'}, and stays so. ` +
+          'Read the settlement; when it is wrong, mend the outside world by a new run.',
+        { extensions },
+      );
+    case 'not_unknown':
+      return new HoldfastError(
+        'not_unknown',
+        state === 'unknown'
+          ? `Effect ${id} is unknown, but its run still finds out by itself. Settle it once the run needs you.`
+          : `Effect ${id} is ${state}: there is nothing to settle.`,
+        { extensions },
+      );
+    default:
+      throw new Error(`bug: ${id} was ${kind} and cannot be read`);
+  }
+}
+
+function effectNotFound(id: string): HoldfastError {
+  return new HoldfastError(
+    'effect_not_found',
+    `There is no effect ${excerpt(id, 60)} to reconcile. GET /v1/reconciliations lists those there are.`,
+  );
+}

@@ -1,0 +1,124 @@
+import { z } from 'zod';
+import { HoldfastError } from '../../shared/domain/errors.js';
+import { isId } from '../../shared/domain/ids.js';
+import { APPROVAL_DECISIONS, decideApproval, type DecisionRefusal } from '../../shared/ledger/approvals.js';
+import { type InterruptRecord, readInterrupt } from '../../shared/ledger/reads/read-interrupt.js';
+import { defineRoute, reply } from '../route.js';
+import { InterruptView } from '../views/desk-views.js';
+import { interruptNotFound } from './interrupts.js';
+
+const ResolveInterrupt = z
+  .strictObject({
+    decision: z.enum(APPROVAL_DECISIONS).meta({
+      description: '`revoke` takes an approval back until it is used; the run then asks anew.',
+    }),
+    scope_sha256: z
+      .string()
+      .regex(/^[0-9a-f]{64}$/, { error: 'must be the scope_sha256 of the interrupt' })
+      .meta({ description: 'The digest of the scope that you saw.' }),
+    note: z.string().max(4_000).default('').meta({ description: 'The model is told the note of a denial.' }),
+  })
+  .meta({ id: 'ResolveInterrupt' });
+
+/** POST /v1/interrupts/{interrupt_id}/resolve: one person's word on a wait. */
+export const resolveInterruptRoute = defineRoute(
+  {
+    method: 'post',
+    path: '/v1/interrupts/{interrupt_id}/resolve',
+    operationId: 'resolveInterrupt',
+    summary: 'Approve, deny or revoke',
+    description:
+      'Decides about the very scope whose digest is sent, as it stands: arguments cannot be changed on the way. The ' +
+      'approver has the required role and is not the requester. The decision counts whether Temporal is up or not; ' +
+      'an approval is used once, in the claim of the effect, and only until it expires.',
+    authenticated: true,
+    idempotent: true,
+    body: ResolveInterrupt,
+    replies: {
+      200: {
+        description: 'Decided, by this request or by an earlier one with this key; the wait as it is now.',
+        body: InterruptView,
+        headers: { 'Idempotent-Replayed': '`true`' },
+      },
+    },
+    errors: [
+      'idempotency_key_missing',
+      'idempotency_key_invalid',
+      'unsupported_media_type',
+      'payload_too_large',
+      'invalid_json',
+      'invalid_request',
+      'interrupt_not_found',
+      'idempotency_key_reused',
+      'run_ended',
+      'interrupt_expired',
+      'not_revocable',
+      'interrupt_decided',
+      'role_required',
+      'self_approval',
+      'scope_changed',
+      'rate_limited',
+      'ledger_unavailable',
+    ],
+  },
+  async ({ params, body, identity, idempotencyKey }, { pool }) => {
+    const { interrupt_id: id } = params;
+    const { tenantId, actorId, roles } = identity;
+    const seen = isId('int', id) ? await readInterrupt(pool, tenantId, id) : null;
+    if (seen === null) throw interruptNotFound(id);
+    const decided = await decideApproval(pool, {
+      ...{ tenantId, interruptId: id, actorId, idempotencyKey },
+      // Without the role the ledger refuses, and keeps that somebody tried.
+      authority: roles.find((role) => role === seen.required_role) ?? 'none',
+      decision: body.decision,
+      scopeSha256: body.scope_sha256,
+      note: body.note,
+      endpoint: `POST /v1/interrupts/${id}/resolve`,
+    });
+    switch (decided.kind) {
+      case 'interrupt_not_found':
+        throw interruptNotFound(id);
+      case 'reused':
+        throw new HoldfastError(
+          'idempotency_key_reused',
+          `This key stands for another decision on ${id}. Nothing was done: send a new key, or that decision.`,
+          { extensions: { interrupt_id: id } },
+        );
+      case 'refused':
+        throw refusalOf(decided.code, (await readInterrupt(pool, tenantId, id)) ?? seen, actorId);
+      case 'decided':
+      case 'replayed': {
+        const interrupt = (await readInterrupt(pool, tenantId, id)) ?? seen;
+        const headers = decided.kind === 'replayed' ? { 'idempotent-replayed': 'true' } : {};
+        return reply(200, interrupt, headers);
+      }
+    }
+  },
+);
+
+function refusalOf(code: DecisionRefusal, interrupt: InterruptRecord, actorId: string): HoldfastError {
+  const { interrupt_id, run_id, state, scope_sha256 } = interrupt;
+  return new HoldfastError(code, WORDS[code](interrupt, actorId), {
+    extensions: { interrupt_id, run_id, state, scope_sha256 },
+  });
+}
+
+const WORDS: Readonly<Record<DecisionRefusal, (interrupt: InterruptRecord, actorId: string) => string>> = {
+  interrupt_expired: ({ interrupt_id, expires_at }) =>
+    `${interrupt_id} expired at ${expires_at}, so nothing ran. The model is told so and may ask again.`,
+  interrupt_decided: ({ interrupt_id, state, quorum, approvals }) =>
+    state === 'open'
+      ? `You have approved ${interrupt_id} already; ${approvals} of ${quorum} have. Another person must.`
+      : `${interrupt_id} is ${state} and takes no further decision. Read it to see who decided.`,
+  not_revocable: ({ interrupt_id, state }) =>
+    `${interrupt_id} is ${state}: only an approval that is complete and not yet used can be revoked. ` +
+    'Cancel the run to stop it.',
+  role_required: ({ interrupt_id, required_role }) =>
+    `To decide ${interrupt_id} takes the role ${required_role}, which you do not have. Ask somebody who has it.`,
+  self_approval: ({ interrupt_id, requested_by }, actorId) =>
+    `${interrupt_id} was asked for by ${requested_by}, and you are ${actorId}. Somebody else must decide.`,
+  scope_changed: ({ interrupt_id }) =>
+    `The digest sent is not that of ${interrupt_id}. Read it again and decide about what it says now.`,
+  run_ended: ({ interrupt_id, run_id, run_state, run_control }) =>
+    `Run ${run_id} is ${run_state} (control: ${run_control}), so ${interrupt_id} waits for nobody. Nothing ran.`,
+};

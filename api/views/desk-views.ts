@@ -1,0 +1,203 @@
+import { z } from 'zod';
+import { COMMAND_KINDS } from '../../shared/domain/control-table.js';
+import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
+import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
+import { INTERRUPT_KINDS, INTERRUPT_STATES } from '../../shared/ledger/reads/list-interrupts.js';
+import { AnyJson, NextCursor, Sha256, Time } from './common.js';
+import { Control, State } from './run-views.js';
+import { SettlementView } from './trail-views.js';
+
+/** One control request with its fate. */
+export const CommandView = z
+  .strictObject({
+    command_id: z.string(),
+    run_id: z.string(),
+    kind: z.enum(COMMAND_KINDS),
+    reason: z.string().nullable(),
+    actor_id: z.string(),
+    authority: z.string().meta({ description: 'The role that let the actor do it.' }),
+    expected_state_version: z.int().nullable(),
+    fate: z.enum(['accepted', 'applied', 'rejected', 'expired']).meta({
+      description: '`accepted`: in force, and not carried out yet. Every other fate is final.',
+    }),
+    code: z.string().nullable().meta({ description: 'Why it was rejected or expired: an error code.' }),
+    state: State.meta({ description: 'What the run was when the command was judged.' }),
+    control: Control,
+    created_at: Time,
+    decided_at: Time.nullable(),
+  })
+  .meta({ id: 'Command' });
+
+/** A page of a run's commands, oldest first. */
+export const CommandListView = z
+  .strictObject({ commands: z.array(CommandView).readonly(), next_cursor: NextCursor })
+  .meta({ id: 'CommandList' });
+
+const InterruptSummary = z.strictObject({
+  interrupt_id: z.string(),
+  kind: z.enum(INTERRUPT_KINDS),
+  state: z.enum(INTERRUPT_STATES),
+  run_id: z.string(),
+  run_state: State,
+  run_control: Control,
+  agent: z.string(),
+  turn: z.int(),
+  step: z.int(),
+  slot: z.int(),
+  effect_id: z.string(),
+  tool: z.string(),
+  requested_by: z.string().meta({ description: 'Who asked for the run, and so may not decide.' }),
+  scope_sha256: Sha256.meta({ description: 'What a decision must name: the digest of `scope`.' }),
+  required_role: z.string(),
+  quorum: z.int(),
+  approvals: z.int().meta({ description: 'Approvals given so far.' }),
+  on_expiry: z.enum(['deny', 'escalate']),
+  created_at: Time,
+  expires_at: Time,
+  decided_at: Time.nullable(),
+});
+const InterruptSummaryView = InterruptSummary.meta({ id: 'InterruptSummary' });
+
+const DecisionView = z
+  .strictObject({
+    actor_id: z.string(),
+    decision: z.enum(['approve', 'deny', 'revoke', 'answer']),
+    authority: z.string(),
+    scope_sha256: Sha256,
+    note: z.string(),
+    at: Time,
+  })
+  .meta({ id: 'Decision' });
+
+/** One wait for somebody, with everything that is needed to decide it. */
+export const InterruptView = z
+  .strictObject({
+    ...InterruptSummary.shape,
+    scope: AnyJson.meta({
+      description:
+        'What would run, made from the stored arguments and from nothing that the model says of it.',
+    }),
+    answer_schema: AnyJson.meta({ description: 'JSON Schema of the answer.' }),
+    decisions: z.array(DecisionView).readonly(),
+    consumed_at: Time.nullable().meta({ description: 'When the approval was used; it is used once.' }),
+    effect_state: z.enum(EFFECT_STATES),
+    model_words: z.string().nullable().meta({
+      description: 'What the model wrote beside the call. Its words alone: what would run is in `scope`.',
+    }),
+  })
+  .meta({ id: 'Interrupt' });
+
+/** A page of waits, oldest first. */
+export const InterruptListView = z
+  .strictObject({ interrupts: z.array(InterruptSummaryView).readonly(), next_cursor: NextCursor })
+  .meta({ id: 'InterruptList' });
+
+const InterruptGroupView = z
+  .strictObject({
+    tool: z.string(),
+    tool_version: Sha256,
+    arguments: AnyJson,
+    arguments_sha256: Sha256,
+    count: z.int(),
+    runs: z.int(),
+    oldest_at: Time,
+    first_expires_at: Time,
+    interrupts: z
+      .array(z.strictObject({ interrupt_id: z.string(), run_id: z.string(), scope_sha256: Sha256 }))
+      .readonly()
+      .meta({ description: 'The oldest 100. Each is decided by itself, under its own digest.' }),
+  })
+  .meta({ id: 'InterruptGroup' });
+
+/** A page of waits for identical acts, in the order of tools. */
+export const InterruptGroupListView = z
+  .strictObject({ groups: z.array(InterruptGroupView).readonly(), next_cursor: NextCursor })
+  .meta({ id: 'InterruptGroupList' });
+
+const bodyStart = {
+  content_type: z.string().nullable(),
+  body_bytes: z.int(),
+  body_start: z.string().nullable().meta({ description: 'The first 4,096 bytes, where they are text.' }),
+};
+
+/** An effect whose outcome nobody knew, with the evidence. */
+export const ReconciliationItemView = z
+  .strictObject({
+    effect_id: z.string(),
+    run_id: z.string(),
+    run_state: State,
+    agent: z.string(),
+    effect_state: z.enum(EFFECT_STATES),
+    intent: z.strictObject({
+      turn: z.int(),
+      step: z.int(),
+      slot: z.int(),
+      redo: z.int(),
+      tool: z.string(),
+      tool_version: Sha256,
+      effect_class: z.enum(EFFECT_CLASSES),
+      namespace: z.string(),
+      idempotency_key: z.string().meta({ description: 'The name under which the target may know the call.' }),
+      arguments: AnyJson,
+      arguments_sha256: Sha256,
+      requested_by: z.string(),
+      created_at: Time,
+    }),
+    waiting: z
+      .strictObject({
+        since: Time,
+        age_seconds: z.int(),
+        owner: z.string(),
+        deadline_at: Time,
+        overdue: z.boolean(),
+      })
+      .nullable()
+      .meta({ description: 'Present exactly while the outcome is unknown.' }),
+    settlement: SettlementView.nullable(),
+    attempts: z
+      .array(
+        z.strictObject({
+          attempt_id: z.string(),
+          attempt: z.int(),
+          worker: z.string(),
+          started_at: Time,
+          ended_at: Time.nullable(),
+          outcome: z.string().nullable(),
+          reason: z.string().nullable(),
+          evidence: z.strictObject(bodyStart).nullable(),
+        }),
+      )
+      .readonly(),
+    late_receipts: z
+      .array(
+        z.strictObject({
+          attempt_id: z.string(),
+          outcome: z.string(),
+          reference: z.string().nullable(),
+          target_status: z.string().nullable(),
+          truncated: z.boolean(),
+          ...bodyStart,
+          recorded_at: Time,
+        }),
+      )
+      .readonly(),
+    queries: z
+      .array(
+        z.strictObject({
+          query: z.int(),
+          answer: z.enum(['found', 'absent', 'inconclusive']),
+          counts: z.boolean().meta({ description: 'Before the settling time an `absent` says nothing.' }),
+          reason: z.string().nullable(),
+          reference: z.string().nullable(),
+          body_start: z.string().nullable(),
+          asked_at: Time,
+        }),
+      )
+      .readonly(),
+  })
+  .meta({ id: 'ReconciliationItem' });
+
+/** A page of the reconciliation desk. */
+export const ReconciliationListView = z
+  .strictObject({ reconciliations: z.array(ReconciliationItemView).readonly(), next_cursor: NextCursor })
+  .meta({ id: 'ReconciliationList' });

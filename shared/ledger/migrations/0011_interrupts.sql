@@ -1,0 +1,254 @@
+-- Interrupts (SPEC 4): one row shape for every wait for somebody, one rule of expiry, one way to decide. An approval is
+-- an interrupt over one effect; the claim consumes it (SPEC 4.1).
+
+create table holdfast.interrupts (
+  interrupt_id   text        primary key check (interrupt_id ~ '^int_[0-9a-f]{32}$'),
+  state          text        not null default 'open' check (state in
+    ('open', 'approved', 'denied', 'answered', 'consumed', 'expired', 'revoked', 'superseded', 'withdrawn')),
+  kind           text        not null check (kind in ('approval', 'input', 'reconciliation')),
+  tenant_id      text        not null,
+  run_id         text        not null references holdfast.runs,
+  turn           integer     not null,
+  step           integer     not null,
+  slot           integer     not null,
+  effect_id      text        not null references holdfast.effects,
+  -- Who asked for what waits; for an approval, who may not approve it.
+  requested_by   text        not null,
+  -- What a person decides about: made from the stored arguments that will run, never from the model's words.
+  scope          jsonb       not null,
+  -- SHA-256 over the RFC 8785 form of the scope; a decision names it.
+  scope_sha256   text        not null check (scope_sha256 ~ '^[0-9a-f]{64}$'),
+  -- JSON Schema of the answer.
+  answer_schema  jsonb       not null,
+  required_role  text        not null check (char_length(required_role) between 1 and 64),
+  quorum         integer     not null default 1 check (quorum between 1 and 10),
+  created_at     timestamptz not null default clock_timestamp(),
+  expires_at     timestamptz not null,
+  -- What the expiry makes of the wait.
+  on_expiry      text        not null check (on_expiry in ('deny', 'escalate')),
+  decided_at     timestamptz,
+  consumed_at    timestamptz,
+  consumed_by    text        references holdfast.effects,
+  constraint decided_iff_not_open check ((state = 'open') = (decided_at is null)),
+  constraint consumed_iff_by check ((state = 'consumed') = (consumed_by is not null)
+                                and (state = 'consumed') = (consumed_at is not null)),
+  constraint consumed_by_its_own check (consumed_by is null or consumed_by = effect_id)
+);
+-- One wait at a time for one effect.
+create unique index interrupts_open on holdfast.interrupts (effect_id, kind) where state in ('open', 'approved');
+create index interrupts_by_tenant on holdfast.interrupts (tenant_id, interrupt_id);
+create index interrupts_waiting on holdfast.interrupts (tenant_id, interrupt_id) where state in ('open', 'approved');
+create index interrupts_by_run on holdfast.interrupts (run_id);
+
+-- What each person said: append-only, one word of each person for one wait.
+create table holdfast.decisions (
+  interrupt_id   text        not null references holdfast.interrupts,
+  actor_id       text        not null check (char_length(actor_id) between 1 and 200),
+  tenant_id      text        not null,
+  decision       text        not null check (decision in ('approve', 'deny', 'revoke', 'answer')),
+  authority      text        not null,
+  scope_sha256   text        not null,
+  note           text        not null default '' check (char_length(note) <= 4000),
+  endpoint       text        not null,
+  idempotency_key text       not null,
+  request_sha256 text        not null check (request_sha256 ~ '^[0-9a-f]{64}$'),
+  created_at     timestamptz not null default clock_timestamp(),
+  primary key (interrupt_id, actor_id, decision),
+  unique (tenant_id, endpoint, idempotency_key)
+);
+create trigger append_only before update or delete on holdfast.decisions
+  for each row execute function holdfast.refuse_change();
+create trigger no_delete before delete on holdfast.interrupts
+  for each row execute function holdfast.refuse_change();
+
+-- No run ends over an open wait (SPEC 2): an end closes what is open, except `completed`, which may not come then.
+create function holdfast.close_interrupts(r holdfast.runs, p_state text) returns holdfast.runs language plpgsql as $$
+declare
+  i holdfast.interrupts;
+begin
+  for i in update holdfast.interrupts set state = p_state, decided_at = coalesce(decided_at, clock_timestamp())
+            where run_id = r.run_id and state in ('open', 'approved') returning * loop
+    r := holdfast.append_event(r, 'interrupt.' || p_state, jsonb_build_object(
+      'interrupt_id', i.interrupt_id, 'kind', i.kind, 'effect_id', i.effect_id));
+  end loop;
+  return r;
+end $$;
+
+-- Opens the wait for an approval of an effect, once. The scope and its digest are made by the caller from the stored
+-- row and checked here against it: what is shown is what will run.
+create function holdfast.open_approval(
+  p_run text, p_execution text, p_effect text, p_interrupt_id text, p_scope jsonb, p_scope_sha256 text,
+  p_schema jsonb, p_role text, p_quorum integer, p_expires_at timestamptz) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  r holdfast.runs := holdfast.open_run(p_run, p_execution, (
+    select trail_position + 1 from holdfast.runs where run_id = p_run), '[]'::jsonb);
+  e holdfast.effects;
+begin
+  select * into e from holdfast.effects where effect_id = p_effect and run_id = p_run for update;
+  if not found then
+    raise exception 'effect_not_found: %', p_effect using errcode = 'HF007';
+  end if;
+  if p_scope ->> 'arguments_sha256' is distinct from e.arguments_sha256 or p_scope ->> 'effect_id' is distinct from e.effect_id
+     or p_scope ->> 'tool_version' is distinct from e.tool_version then
+    raise exception 'scope_mismatch: the scope is not that of %', p_effect using errcode = 'HF011';
+  end if;
+  -- An opening that is repeated late, after the wait was decided or used, opens no second one.
+  if e.state <> 'intended' or e.attempts > 0 or holdfast.approval_standing(r, e) ->> 'kind' <> 'needed' then
+    return jsonb_build_object('kind', 'open');
+  end if;
+  insert into holdfast.interrupts (interrupt_id, kind, tenant_id, run_id, turn, step, slot, effect_id, requested_by,
+      scope, scope_sha256, answer_schema, required_role, quorum, expires_at, on_expiry)
+    values (p_interrupt_id, 'approval', e.tenant_id, p_run, e.turn, e.step, e.slot, e.effect_id, e.requested_by,
+      p_scope, p_scope_sha256, p_schema, p_role, p_quorum, p_expires_at, 'deny')
+    on conflict do nothing;
+  if found then
+    r := holdfast.append_event(r, 'interrupt.opened', jsonb_build_object(
+      'interrupt_id', p_interrupt_id, 'kind', 'approval', 'effect_id', e.effect_id, 'tool', e.tool, 'step', e.step,
+      'slot', e.slot, 'scope_sha256', p_scope_sha256, 'expires_at', p_expires_at));
+    perform holdfast.save_run(r);
+  end if;
+  return jsonb_build_object('kind', 'open');
+end $$;
+
+-- Where the approval of an effect stands, as the claim sees it. Expiry is judged by the database's clock, here and
+-- nowhere else. `ready` means: approved, unexpired, this very digest over the bytes that will leave, not yet used.
+-- `changed`: what stands in the ledger is not what was approved; that is never dispatched.
+create function holdfast.approval_standing(r holdfast.runs, e holdfast.effects) returns jsonb language plpgsql as $$
+declare
+  i holdfast.interrupts;
+begin
+  select * into i from holdfast.interrupts where effect_id = e.effect_id and kind = 'approval'
+   order by created_at desc limit 1 for update;
+  if not found or i.state in ('revoked', 'superseded') then
+    return jsonb_build_object('kind', 'needed', 'expires_at', least(
+      clock_timestamp() + make_interval(secs => (r.contract #>> '{timeouts,approval_seconds}')::int), r.deadline_at));
+  end if;
+  if i.state in ('open', 'approved') and clock_timestamp() >= i.expires_at then
+    update holdfast.interrupts set state = 'expired', decided_at = coalesce(decided_at, clock_timestamp())
+     where interrupt_id = i.interrupt_id;
+    return jsonb_build_object('kind', 'expired', 'interrupt_id', i.interrupt_id);
+  end if;
+  if i.state in ('open', 'approved') and (e.arguments_sha256 is distinct from i.scope ->> 'arguments_sha256'
+       or e.arguments_sha256 <> encode(sha256(convert_to(e.arguments, 'UTF8')), 'hex')) then
+    update holdfast.interrupts set state = 'superseded', decided_at = coalesce(decided_at, clock_timestamp())
+     where interrupt_id = i.interrupt_id;
+    return jsonb_build_object('kind', 'changed', 'interrupt_id', i.interrupt_id);
+  end if;
+  -- The calls of a step run in their order: one whose time has not come waits, however early it was approved.
+  if i.state = 'approved' and exists (
+       select from holdfast.interrupts o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
+          and o.slot < e.slot and o.kind = 'approval' and o.state = 'open' and o.expires_at > clock_timestamp()) then
+    return jsonb_build_object('kind', 'early', 'interrupt_id', i.interrupt_id);
+  end if;
+  return jsonb_build_object('kind', case i.state when 'approved' then 'ready' when 'open' then 'open'
+      when 'expired' then 'expired' when 'denied' then 'denied' else 'spent' end,
+    'interrupt_id', i.interrupt_id,
+    'expires_in_ms', floor(extract(epoch from i.expires_at - clock_timestamp()) * 1000)::bigint);
+end $$;
+
+-- One person's word on a wait (SPEC 4.1). Of any number at once, each is judged after the one before, under the lock.
+create function holdfast.decide_approval(
+  p_tenant text, p_interrupt text, p_actor text, p_authority text, p_decision text, p_scope_sha256 text, p_note text,
+  p_endpoint text, p_key text, p_request_sha256 text) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  i holdfast.interrupts;
+  r holdfast.runs;
+  d holdfast.decisions;
+  v_approvals integer;
+  v_state text;
+  -- One instant for the judgement and the row: decided before the expiry, or not at all.
+  v_at timestamptz;
+  v_refusal text;
+begin
+  select * into i from holdfast.interrupts where interrupt_id = p_interrupt and tenant_id = p_tenant;
+  if not found then
+    return jsonb_build_object('kind', 'interrupt_not_found');
+  end if;
+  -- The run first, as everywhere: one order of locks.
+  select * into r from holdfast.runs where run_id = i.run_id for update;
+  select * into i from holdfast.interrupts where interrupt_id = p_interrupt for update;
+  v_at := clock_timestamp();
+  select * into d from holdfast.decisions where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
+  if found then
+    return jsonb_build_object('kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
+  end if;
+  v_refusal := case
+    when i.state = 'withdrawn' then 'run_ended'
+    when i.state = 'expired' or (i.state in ('open', 'approved') and v_at >= i.expires_at) then 'interrupt_expired'
+    when p_decision = 'revoke' and i.state <> 'approved' then 'not_revocable'
+    when p_decision <> 'revoke' and i.state <> 'open' then 'interrupt_decided'
+    when p_authority <> i.required_role then 'role_required'
+    when lower(btrim(p_actor)) = lower(btrim(i.requested_by)) then 'self_approval'
+    when p_scope_sha256 <> i.scope_sha256 then 'scope_changed'
+    when exists (select from holdfast.decisions where interrupt_id = p_interrupt and lower(actor_id) = lower(btrim(p_actor))
+                  and decision = p_decision) then 'interrupt_decided'
+    when r.ended_at is not null or r.control = 'cancel_requested' then 'run_ended'
+  end;
+  if v_refusal is not null then
+    -- The feed of a run ends with the run.
+    if r.ended_at is null then
+      r := holdfast.append_event(r, 'interrupt.decision_refused', jsonb_build_object(
+        'interrupt_id', i.interrupt_id, 'actor_id', p_actor, 'decision', p_decision, 'code', v_refusal));
+      perform holdfast.save_run(r);
+    end if;
+    return jsonb_build_object('kind', 'refused', 'code', v_refusal);
+  end if;
+
+  insert into holdfast.decisions (interrupt_id, actor_id, tenant_id, decision, authority, scope_sha256, note, endpoint,
+                                  idempotency_key, request_sha256)
+    values (p_interrupt, lower(btrim(p_actor)), p_tenant, p_decision, p_authority, p_scope_sha256, p_note, p_endpoint, p_key,
+            p_request_sha256);
+  select count(*) into v_approvals from holdfast.decisions where interrupt_id = p_interrupt and decision = 'approve';
+  v_state := case p_decision when 'deny' then 'denied' when 'revoke' then 'revoked'
+    else case when v_approvals >= i.quorum then 'approved' else 'open' end end;
+  update holdfast.interrupts set state = v_state,
+         decided_at = case when v_state = 'open' then null else coalesce(decided_at, v_at) end
+   where interrupt_id = p_interrupt;
+  r := holdfast.append_event(r, 'interrupt.decided', jsonb_build_object(
+    'interrupt_id', i.interrupt_id, 'kind', i.kind, 'effect_id', i.effect_id, 'decision', p_decision, 'state', v_state,
+    'actor_id', lower(btrim(p_actor)), 'approvals', v_approvals, 'quorum', i.quorum));
+  perform holdfast.save_run(r);
+  if v_state <> 'open' then perform pg_notify('holdfast_nudge', r.run_id); end if;
+  return jsonb_build_object('kind', 'decided', 'state', v_state);
+end $$;
+
+-- A person settles what no machine can (SPEC 3.6), with a note, under the run's lock. Two at once: one settles. An effect
+-- is settled once, so the settlement itself remembers the key that it came with.
+create function holdfast.settle_by_person(
+  p_tenant text, p_effect text, p_actor text, p_authority text, p_decided text, p_reference text, p_note text,
+  p_result_text text, p_empty_sha256 text, p_key text, p_request_sha256 text) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  e holdfast.effects;
+  r holdfast.runs;
+  v_known jsonb;
+begin
+  select * into e from holdfast.effects where effect_id = p_effect and tenant_id = p_tenant;
+  if not found then
+    return jsonb_build_object('kind', 'effect_not_found');
+  end if;
+  select * into r from holdfast.runs where run_id = e.run_id for update;
+  select * into e from holdfast.effects where effect_id = p_effect for update;
+  if e.state in ('committed', 'not_committed') then
+    select evidence into v_known from holdfast.reconciliations where effect_id = p_effect and source = 'person';
+    return jsonb_build_object('state', e.state, 'kind', case
+      when v_known ->> 'idempotency_key' is distinct from p_key then 'already_settled'
+      when v_known ->> 'request_sha256' = p_request_sha256 then 'replayed' else 'reused' end);
+  end if;
+  if e.state <> 'unknown' or r.state not in ('needs_reconciliation', 'reconciling') then
+    return jsonb_build_object('kind', 'not_unknown', 'state', e.state);
+  end if;
+  r := holdfast.reconcile_effect(r, e, p_decided, 'person',
+    jsonb_build_object('authority', p_authority, 'reference', p_reference, 'idempotency_key', p_key,
+                       'request_sha256', p_request_sha256), p_actor, p_note, p_reference, null, ''::bytea,
+    p_empty_sha256, null, false, p_result_text);
+  perform holdfast.save_run(r);
+  perform pg_notify('holdfast_nudge', r.run_id);
+  return jsonb_build_object('kind', 'settled', 'state', p_decided);
+end $$;
+
+grant select on holdfast.interrupts, holdfast.decisions to holdfast_app;
+revoke execute on all functions in schema holdfast from public;
+grant execute on function holdfast.open_approval, holdfast.decide_approval, holdfast.settle_by_person to holdfast_app;

@@ -1,0 +1,186 @@
+import type { JsonValue } from '../../domain/json.js';
+import type { ControlState, RunState } from '../../domain/run-machine.js';
+import type { Db } from '../database.js';
+import { isoTime, isoTimeOrNull } from './row-values.js';
+
+export const INTERRUPT_KINDS = ['approval', 'input', 'reconciliation'] as const;
+export type InterruptKind = (typeof INTERRUPT_KINDS)[number];
+
+/** Where a wait can stand. One that has run out is `expired` from that instant on, whoever has noticed. */
+export const INTERRUPT_STATES = [
+  'open',
+  'approved',
+  'denied',
+  'answered',
+  'consumed',
+  'expired',
+  'revoked',
+  'superseded',
+  'withdrawn',
+] as const;
+export type InterruptState = (typeof INTERRUPT_STATES)[number];
+
+/** One wait for somebody, in one line. */
+export interface InterruptSummary {
+  readonly interrupt_id: string;
+  readonly kind: InterruptKind;
+  readonly state: InterruptState;
+  readonly run_id: string;
+  readonly run_state: RunState;
+  readonly run_control: ControlState;
+  readonly agent: string;
+  readonly turn: number;
+  readonly step: number;
+  readonly slot: number;
+  readonly effect_id: string;
+  readonly tool: string;
+  /** For an approval, who may not decide it. */
+  readonly requested_by: string;
+  /** What a decision must name. */
+  readonly scope_sha256: string;
+  readonly required_role: string;
+  readonly quorum: number;
+  /** Approvals given so far. */
+  readonly approvals: number;
+  readonly on_expiry: 'deny' | 'escalate';
+  readonly created_at: string;
+  readonly expires_at: string;
+  readonly decided_at: string | null;
+}
+
+/** Which waits are wanted; null asks for all. */
+export interface InterruptFilters {
+  readonly state: InterruptState | null;
+  readonly kind: InterruptKind | null;
+  readonly runId: string | null;
+  readonly agent: string | null;
+  readonly role: string | null;
+}
+
+const RAN_OUT = 'i.expires_at <= clock_timestamp()';
+
+/** The condition of a state as SQL: literal, so that the index of what waits serves it. */
+function stateIs(state: InterruptState | null): string {
+  if (state === null) return 'true';
+  if (state === 'expired') return `(i.state = 'expired' or i.state in ('open', 'approved') and ${RAN_OUT})`;
+  return state === 'open' || state === 'approved'
+    ? `i.state = '${state}' and i.state in ('open', 'approved') and not ${RAN_OUT}`
+    : `i.state = '${state}'`;
+}
+
+/** Columns of a summary, for a row `i` of interrupts with its run `r` and its effect `e`. */
+export const SUMMARY_COLUMNS = `
+           i.interrupt_id, i.kind, i.run_id, r.state as run_state, r.control as run_control, r.agent, i.turn, i.step,
+           i.slot, i.effect_id, e.tool, i.requested_by, i.scope_sha256, i.required_role, i.quorum, i.on_expiry,
+           i.created_at, i.expires_at, i.decided_at,
+           case when i.state in ('open', 'approved') and ${RAN_OUT} then 'expired' else i.state end as state,
+           (select count(*)::int from holdfast.decisions d
+             where d.interrupt_id = i.interrupt_id and d.decision = 'approve') as approvals`;
+
+/** Where the rows of `SUMMARY_COLUMNS` come from. */
+export const SUMMARY_FROM = `
+      from holdfast.interrupts i
+      join holdfast.runs r on r.run_id = i.run_id
+      join holdfast.effects e on e.effect_id = i.effect_id`;
+
+const FILTERED = `i.tenant_id = $1
+       and ($2::text is null or i.kind = $2)
+       and ($3::text is null or i.run_id = $3)
+       and ($4::text is null or r.agent = $4)
+       and ($5::text is null or i.required_role = $5)`;
+
+function valuesOf(tenantId: string, filters: InterruptFilters): (string | null)[] {
+  return [tenantId, filters.kind, filters.runId, filters.agent, filters.role];
+}
+
+/** The tenant's waits, oldest first, at most `limit`, after the interrupt `after` ('' for the first). */
+export async function listInterrupts(
+  db: Db,
+  tenantId: string,
+  filters: InterruptFilters,
+  page: { readonly after: string; readonly limit: number },
+): Promise<InterruptSummary[]> {
+  const { rows } = await db.query<SummaryRow>({
+    name: `reads/interrupts/${filters.state ?? 'all'}`,
+    text: `
+    select ${SUMMARY_COLUMNS} ${SUMMARY_FROM}
+     where ${stateIs(filters.state)} and ${FILTERED} and i.interrupt_id > $6
+     order by i.interrupt_id
+     limit $7`,
+    values: [...valuesOf(tenantId, filters), page.after, page.limit],
+  });
+  return rows.map(summaryOf);
+}
+
+/** Waits for the very same act: one tool in one version with one set of arguments. */
+export interface InterruptGroup {
+  readonly tool: string;
+  readonly tool_version: string;
+  readonly arguments: JsonValue;
+  readonly arguments_sha256: string;
+  readonly count: number;
+  readonly runs: number;
+  readonly oldest_at: string;
+  readonly first_expires_at: string;
+  /** The oldest 100. Each has a digest of its own and is decided by itself. */
+  readonly interrupts: readonly {
+    readonly interrupt_id: string;
+    readonly run_id: string;
+    readonly scope_sha256: string;
+  }[];
+}
+
+/** The place of a group in the list; pages go on after one. */
+export type GroupPlace = readonly [tool: string, toolVersion: string, argumentsSha256: string];
+
+/** The tenant's waits by what they are about, in the order of tools, at most `limit` groups. */
+export async function listInterruptGroups(
+  db: Db,
+  tenantId: string,
+  filters: InterruptFilters,
+  page: { readonly after: GroupPlace; readonly limit: number },
+): Promise<InterruptGroup[]> {
+  const { rows } = await db.query<GroupRow>({
+    name: `reads/interrupt-groups/${filters.state ?? 'all'}`,
+    text: `
+    select e.tool, e.tool_version, e.arguments_sha256, min(e.arguments) as arguments, count(*)::int as count,
+           count(distinct i.run_id)::int as runs, min(i.created_at) as oldest_at, min(i.expires_at) as first_expires_at,
+           to_jsonb((array_agg(jsonb_build_object('interrupt_id', i.interrupt_id, 'run_id', i.run_id,
+             'scope_sha256', i.scope_sha256) order by i.interrupt_id))[1:100]) as interrupts
+      ${SUMMARY_FROM}
+     where ${stateIs(filters.state)} and ${FILTERED}
+       and (e.tool, e.tool_version, e.arguments_sha256) > ($6, $7, $8)
+     group by e.tool, e.tool_version, e.arguments_sha256
+     order by e.tool, e.tool_version, e.arguments_sha256
+     limit $9`,
+    values: [...valuesOf(tenantId, filters), ...page.after, page.limit],
+  });
+  return rows.map((row) => ({
+    ...row,
+    arguments: JSON.parse(row.arguments) as JsonValue,
+    oldest_at: isoTime(row.oldest_at),
+    first_expires_at: isoTime(row.first_expires_at),
+  }));
+}
+
+type Times = 'created_at' | 'expires_at' | 'decided_at';
+export type SummaryRow = Omit<InterruptSummary, Times> & {
+  readonly created_at: Date;
+  readonly expires_at: Date;
+  readonly decided_at: Date | null;
+};
+type GroupRow = Omit<InterruptGroup, 'arguments' | 'oldest_at' | 'first_expires_at'> & {
+  readonly arguments: string;
+  readonly oldest_at: Date;
+  readonly first_expires_at: Date;
+};
+
+/** A summary as it leaves the ledger. */
+export function summaryOf(row: SummaryRow): InterruptSummary {
+  return {
+    ...row,
+    created_at: isoTime(row.created_at),
+    expires_at: isoTime(row.expires_at),
+    decided_at: isoTimeOrNull(row.decided_at),
+  };
+}

@@ -1,0 +1,67 @@
+import type { EffectState } from '../../domain/effect-machine.js';
+import type { JsonValue } from '../../domain/json.js';
+import type { Db } from '../database.js';
+import { type InterruptSummary, SUMMARY_COLUMNS, SUMMARY_FROM, summaryOf } from './list-interrupts.js';
+import type { SummaryRow } from './list-interrupts.js';
+import { isoTimeOrNull, jsonTime } from './row-values.js';
+
+/** One person's word on a wait. */
+export interface DecisionRecord {
+  readonly actor_id: string;
+  readonly decision: 'approve' | 'deny' | 'revoke' | 'answer';
+  readonly authority: string;
+  readonly scope_sha256: string;
+  readonly note: string;
+  readonly at: string;
+}
+
+/** One wait with everything that somebody needs who decides it. */
+export interface InterruptRecord extends InterruptSummary {
+  /** What would run, made from the stored row (SPEC 4.1); `scope_sha256` is its digest. */
+  readonly scope: JsonValue;
+  /** JSON Schema of the answer. */
+  readonly answer_schema: JsonValue;
+  /** In order, at most 100. */
+  readonly decisions: readonly DecisionRecord[];
+  readonly consumed_at: string | null;
+  readonly effect_state: EffectState;
+  /** What the model wrote beside the call, at most 20,000 characters: its words, not what would run. */
+  readonly model_words: string | null;
+}
+
+const READ_INTERRUPT = {
+  name: 'reads/interrupt',
+  text: `
+    select ${SUMMARY_COLUMNS}, i.scope, i.answer_schema, i.consumed_at, e.state as effect_state,
+           (select coalesce(jsonb_agg(to_jsonb(said) order by said.at), '[]') from (
+              select d.actor_id, d.decision, d.authority, d.scope_sha256, d.note, d.created_at as at
+                from holdfast.decisions d where d.interrupt_id = i.interrupt_id order by d.created_at limit 100) said
+           ) as decisions,
+           (select left(string_agg(part ->> 'text', E'\\n' order by place), 20000)
+              from holdfast.messages m,
+                   jsonb_array_elements(m.content -> 'parts') with ordinality as parts (part, place)
+             where m.run_id = i.run_id and m.turn = i.turn and m.step = i.step and m.role = 'assistant'
+               and part ->> 'type' = 'text') as model_words
+      ${SUMMARY_FROM}
+     where i.interrupt_id = $1 and i.tenant_id = $2`,
+};
+
+/** The wait as it is now, or null when this tenant has no such wait. Decides nothing. */
+export async function readInterrupt(
+  db: Db,
+  tenantId: string,
+  interruptId: string,
+): Promise<InterruptRecord | null> {
+  const { rows } = await db.query<InterruptRow>({ ...READ_INTERRUPT, values: [interruptId, tenantId] });
+  const row = rows[0];
+  if (row === undefined) return null;
+  return {
+    ...row,
+    ...summaryOf(row),
+    decisions: row.decisions.map((said) => ({ ...said, at: jsonTime(said.at) })),
+    consumed_at: isoTimeOrNull(row.consumed_at),
+  };
+}
+
+type InterruptRow = SummaryRow &
+  Omit<InterruptRecord, keyof InterruptSummary | 'consumed_at'> & { readonly consumed_at: Date | null };

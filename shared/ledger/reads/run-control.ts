@@ -1,0 +1,145 @@
+import type { CommandKind } from '../../domain/control-table.js';
+import { EFFECT_STATES, type EffectState } from '../../domain/effect-machine.js';
+import type { ControlState, RunState } from '../../domain/run-machine.js';
+import { isoTime, jsonTime } from './row-values.js';
+
+/** What somebody has asked of a run, and what it still waits for. */
+export interface RunControl {
+  readonly deadline_at: string;
+  /** While a pause is being carried out: what is in flight and settles first. */
+  readonly draining: { readonly effects: number; readonly model_calls: number } | null;
+  /** The pause is complete: nothing is in flight. */
+  readonly drained: boolean;
+  /** Waits that nobody has decided and that have not expired; at most 100, oldest first. */
+  readonly interrupts: readonly OpenInterrupt[];
+  /** Commands in force that the run has not carried out yet; at most 100, oldest first. */
+  readonly commands: readonly PendingCommand[];
+}
+
+export interface OpenInterrupt {
+  readonly interrupt_id: string;
+  readonly kind: 'approval' | 'input' | 'reconciliation';
+  readonly effect_id: string;
+  readonly tool: string;
+  readonly required_role: string;
+  readonly expires_at: string;
+}
+
+export interface PendingCommand {
+  readonly command_id: string;
+  readonly kind: CommandKind;
+  readonly actor_id: string;
+  readonly created_at: string;
+}
+
+/** What a cancelled run had done, effect by effect (SPEC 4). Every effect stands in exactly one list. */
+export interface CancelReport {
+  /** The outside world has it: succeeded, or found to be committed. */
+  readonly happened: EffectGroup;
+  /** It was sent and did nothing: the target refused it, or was found not to have committed it. */
+  readonly did_not_happen: EffectGroup;
+  /** It never left. */
+  readonly stopped: EffectGroup;
+  /** Nobody knows; always empty once the run is `cancelled`. */
+  readonly unknown: EffectGroup;
+}
+
+export interface EffectGroup {
+  readonly count: number;
+  /** At most 100, in the order they were asked for. */
+  readonly effects: readonly {
+    readonly effect_id: string;
+    readonly tool: string;
+    readonly state: EffectState;
+    /** The outside name of what was done. */
+    readonly reference: string | null;
+  }[];
+}
+
+const GROUP_OF = {
+  intended: 'stopped',
+  dispatching: 'unknown',
+  succeeded: 'happened',
+  rejected: 'did_not_happen',
+  unknown: 'unknown',
+  committed: 'happened',
+  not_committed: 'did_not_happen',
+  denied: 'stopped',
+  withdrawn: 'stopped',
+  superseded: 'stopped',
+} as const satisfies Record<EffectState, keyof CancelReport>;
+
+const LISTED_MAX = 100;
+
+/** Columns of the run read, for a row `r` of holdfast.runs; `controlOf` and `cancelReportOf` read them. */
+export const RUN_CONTROL_COLUMNS = `
+           case when r.control in ('pause_requested', 'pausing') then jsonb_build_object(
+             'effects', (select count(*) from holdfast.effects e
+                          where e.run_id = r.run_id and e.state = 'dispatching'),
+             'model_calls', (select count(*) from holdfast.model_attempts a
+                              join holdfast.model_calls m using (run_id, turn, step)
+                             where a.run_id = r.run_id and m.state = 'calling' and a.attempt = m.attempts
+                               and a.ended_at is null)) end as draining,
+           (select coalesce(jsonb_agg(to_jsonb(w) order by w.interrupt_id), '[]') from (
+              select i.interrupt_id, i.kind, i.effect_id, e.tool, i.required_role, i.expires_at
+                from holdfast.interrupts i join holdfast.effects e using (effect_id)
+               where i.run_id = r.run_id and i.state = 'open' and i.expires_at > clock_timestamp()
+               order by i.interrupt_id limit ${LISTED_MAX}) w
+           ) as open_interrupts,
+           (select coalesce(jsonb_agg(to_jsonb(p) order by p.command_id), '[]') from (
+              select command_id, kind, actor_id, created_at from holdfast.commands
+               where run_id = r.run_id and fate = 'accepted' order by command_id limit ${LISTED_MAX}) p
+           ) as pending_commands,
+           case when r.state = 'cancelled' then (
+             select coalesce(jsonb_agg(jsonb_build_object(
+               'effect_id', f.effect_id, 'tool', f.tool, 'state', f.state, 'reference', c.reference)
+               order by f.turn, f.step, f.slot, f.redo), '[]')
+               from (select effect_id, tool, state, turn, step, slot, redo,
+                            row_number() over (partition by state order by turn, step, slot, redo) as place
+                       from holdfast.effects where run_id = r.run_id) f
+               left join holdfast.receipts c using (effect_id)
+              where f.place <= ${LISTED_MAX}) end as cancelled_effects`;
+
+type EffectLine = EffectGroup['effects'][number];
+
+export interface RunControlRow {
+  readonly state: RunState;
+  readonly control: ControlState;
+  readonly deadline_at: Date;
+  readonly draining: RunControl['draining'];
+  readonly open_interrupts: readonly OpenInterrupt[];
+  readonly pending_commands: readonly PendingCommand[];
+  readonly effect_counts: Readonly<Record<string, number>>;
+  /** The first of each state, in order; null unless the run is `cancelled`. */
+  readonly cancelled_effects: readonly EffectLine[] | null;
+}
+
+/** The control section of a run read. */
+export function controlOf(row: RunControlRow): RunControl {
+  return {
+    deadline_at: isoTime(row.deadline_at),
+    draining: row.draining,
+    drained: row.control === 'paused',
+    interrupts: row.open_interrupts.map((line) => ({ ...line, expires_at: jsonTime(line.expires_at) })),
+    commands: row.pending_commands.map((line) => ({ ...line, created_at: jsonTime(line.created_at) })),
+  };
+}
+
+/** What a cancelled run had done; null for a run that is not. */
+export function cancelReportOf(row: RunControlRow): CancelReport | null {
+  const { cancelled_effects: listed, effect_counts: counts } = row;
+  if (listed === null) return null;
+  const groupOf = (name: keyof CancelReport): EffectGroup => ({
+    count: EFFECT_STATES.reduce(
+      (sum, state) => sum + (GROUP_OF[state] === name ? (counts[state] ?? 0) : 0),
+      0,
+    ),
+    effects: listed.filter(({ state }) => GROUP_OF[state] === name).slice(0, LISTED_MAX),
+  });
+  return {
+    happened: groupOf('happened'),
+    did_not_happen: groupOf('did_not_happen'),
+    stopped: groupOf('stopped'),
+    unknown: groupOf('unknown'),
+  };
+}

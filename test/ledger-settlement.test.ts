@@ -1,0 +1,150 @@
+import { randomUUID } from 'node:crypto';
+import { beforeAll, describe, expect, test } from 'vitest';
+import { newUnknown, settle, submit } from './support/desk.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+
+// Goal: a person settles what no machine can, once, with name, evidence and note, and only that. Method: the same word
+// at once, again, in other words, and about everything that is not for a person to settle.
+
+let ledger: LedgerWorld;
+beforeAll(async () => {
+  ledger = await openLedger();
+});
+
+const settlementsOf = (runId: string) =>
+  ledger.rows<{ decided: string; source: string; actor_id: string; note: string; evidence: unknown }>(
+    'select * from holdfast.reconciliations where run_id = $1',
+    runId,
+  );
+
+describe('a person’s word', () => {
+  test('that it happened is a receipt with the outside name, and a fact for the model', async () => {
+    const call = await newUnknown(ledger);
+    expect(await settle(call)).toStrictEqual({ kind: 'settled', state: 'committed' });
+    expect(await call.state()).toBe('committed');
+    expect(await ledger.receipts(call.run.runId)).toMatchObject([
+      { status: 'committed', source: 'person', reference: 'pay_77', attempt_id: null },
+    ]);
+    expect(await settlementsOf(call.run.runId)).toMatchObject([
+      {
+        ...{ decided: 'committed', source: 'person', actor_id: 'user:olga', note: 'Seen in the statement.' },
+        evidence: { authority: 'operator', reference: 'pay_77' },
+      },
+    ]);
+    const results = (await ledger.messages(call.run.runId)).filter(({ role }) => role === 'tool');
+    expect(results).toMatchObject([{ content: { isError: false, text: expect.stringContaining('pay_77') } }]);
+  });
+
+  test('that it did not leaves the call to its contract, under a new key', async () => {
+    const call = await newUnknown(ledger);
+    expect(await settle(call, { decided: 'not_committed', reference: null })).toMatchObject({
+      state: 'not_committed',
+    });
+    expect((await ledger.messages(call.run.runId)).filter(({ role }) => role === 'tool')).toStrictEqual([]);
+    await call.run.commit(
+      { kind: 'move', to: 'reconciling', reason: 'person_settled' },
+      { kind: 'move', to: 'running', reason: 'settled_not_committed' },
+    );
+    const claim = await call.claimed({ redo: 1 });
+    expect(claim.idempotencyKey).toMatch(/:r1$/);
+  });
+
+  test('counts for a run that is being cancelled too', async () => {
+    const call = await newUnknown(ledger);
+    await submit(call.run, 'cancel');
+    expect(await settle(call)).toMatchObject({ kind: 'settled' });
+    await call.run.commit(
+      { kind: 'move', to: 'reconciling', reason: 'person_settled' },
+      { kind: 'move', to: 'cancelled', reason: 'wound_down' },
+    );
+    expect(await call.state()).toBe('committed');
+  });
+});
+
+describe('of words at once', () => {
+  test('two that differ are one settlement, and the other is told what stands', async () => {
+    for (let round = 0; round < 10; round += 1) {
+      const call = await newUnknown(ledger);
+      const [yes, no] = await Promise.all([
+        settle(call),
+        settle(call, { decided: 'not_committed', reference: null, actorId: 'user:ben' }),
+      ]);
+      const stands = await call.state();
+      expect([yes.kind, no.kind].toSorted()).toStrictEqual(['already_settled', 'settled']);
+      expect(stands).toBe(yes.kind === 'settled' ? 'committed' : 'not_committed');
+      for (const answer of [yes, no]) expect(answer).toMatchObject({ state: stands });
+      expect(await settlementsOf(call.run.runId)).toHaveLength(1);
+    }
+  });
+
+  test('a person and a status query are one settlement', async () => {
+    for (let round = 0; round < 5; round += 1) {
+      const call = await newUnknown(ledger, 'queryable');
+      await call.run.commit({ kind: 'move', to: 'reconciling', reason: 'status_query' });
+      const begun = await call.beginQuery();
+      if (begun.kind !== 'query') throw new Error(`no query: ${begun.kind}`);
+      const [person] = await Promise.all([
+        settle(call, { decided: 'not_committed', reference: null }),
+        call.record(begun, 'found'),
+      ]);
+      expect(await call.state()).toBe(person.kind === 'settled' ? 'not_committed' : 'committed');
+      expect(await settlementsOf(call.run.runId)).toHaveLength(1);
+    }
+  });
+
+  test('twenty under one key are one settlement and nineteen repetitions', async () => {
+    const call = await newUnknown(ledger);
+    const idempotencyKey = randomUUID();
+    const answers = await Promise.all(Array.from({ length: 20 }, () => settle(call, { idempotencyKey })));
+    expect(answers.map(({ kind }) => kind).toSorted()).toStrictEqual([
+      ...Array<string>(19).fill('replayed'),
+      'settled',
+    ]);
+    expect(await settlementsOf(call.run.runId)).toHaveLength(1);
+  });
+});
+
+describe('a settlement is refused', () => {
+  test.each([
+    { note: 'Seen in another statement.' },
+    { reference: 'pay_78' },
+    { decided: 'not_committed', reference: null },
+    { actorId: 'user:ben' },
+  ] as const)('as another request for a used key with %j', async (changes) => {
+    const call = await newUnknown(ledger);
+    const idempotencyKey = randomUUID();
+    await settle(call, { idempotencyKey });
+    expect(await settle(call, { idempotencyKey, ...changes })).toMatchObject({ kind: 'reused' });
+    expect(await settlementsOf(call.run.runId)).toMatchObject([{ note: 'Seen in the statement.' }]);
+  });
+
+  test('for what is settled, in flight or done, and for what the run still finds out', async () => {
+    for (const state of ['intended', 'dispatching', 'succeeded', 'rejected', 'withdrawn'] as const) {
+      const call = await ledger.newCall('opaque');
+      await call.bringTo(state);
+      expect(await settle(call)).toStrictEqual({ kind: 'not_unknown', state });
+    }
+    const retried = await ledger.newCall('keyed');
+    await retried.attempt('unknown');
+    expect(await settle(retried)).toStrictEqual({ kind: 'not_unknown', state: 'unknown' });
+    const found = await newUnknown(ledger, 'queryable');
+    await found.query('found');
+    expect(await settle(found)).toStrictEqual({ kind: 'already_settled', state: 'committed' });
+  });
+
+  test('over another tenant', async () => {
+    const call = await newUnknown(ledger);
+    expect(await settle(call, { tenantId: 'other' })).toStrictEqual({ kind: 'effect_not_found' });
+    expect(await call.state()).toBe('unknown');
+  });
+});
+
+test('what comes in time after all is evidence beside the settlement, never against it', async () => {
+  const call = await ledger.newCall('opaque');
+  const late = await call.lose();
+  await call.run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'outcome_unknown' });
+  await settle(call, { decided: 'not_committed', reference: null });
+  await call.settle(late, 'succeeded');
+  expect(await call.state()).toBe('not_committed');
+  expect(await ledger.lateReceipts(call.run.runId)).toHaveLength(1);
+});

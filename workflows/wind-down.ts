@@ -1,0 +1,53 @@
+import type { RunState } from '../shared/domain/run-machine.js';
+import { querySeries } from './reconcile.js';
+import type { Run } from './run.js';
+import { examine } from './settle-call.js';
+
+/**
+ * Carries out a cancel (SPEC 4): nothing new begins, calls in flight were aborted, and the run ends `cancelled` only
+ * when the outside truth of every effect is known. What nobody can know is waited for, as ever.
+ */
+export async function windDown(run: Run): Promise<RunState> {
+  run.beginWindDown();
+  const { unknown } = await run.look();
+  if (unknown.length > 0 && (run.state === 'awaiting_approval' || run.state === 'waiting_for_input')) {
+    // A wait ends `cancelled` at once; with something unknown beside it, it goes the long way.
+    run.move('approval_closed', 'cancel_requested');
+  }
+  if (run.state !== 'cancelling' && run.state !== 'needs_reconciliation' && run.state !== 'reconciling') {
+    // While something is to be found out the control region keeps the cancel: whoever takes over must know of it.
+    if (unknown.length === 0) run.note({ kind: 'control', to: 'active', reason: 'cancel_requested' });
+    run.move('cancel', 'cancel_requested');
+    await run.flush();
+  }
+  if (run.state === 'cancelled') return run.state;
+  if (run.state === 'cancelling' && unknown.length === 0) {
+    run.move('wound_down', 'wound_down');
+    await run.flush();
+    return run.state;
+  }
+  await findOut(run);
+  run.move('wound_down', 'wound_down');
+  await run.flush();
+  return run.state;
+}
+
+/** Through `needs_reconciliation` and `reconciling` until nothing is unknown; the run rests in `reconciling` then. */
+async function findOut(run: Run): Promise<void> {
+  if (run.state === 'reconciling') run.move('inconclusive', 'inconclusive');
+  run.move('outcome_unknown', 'outcome_unknown');
+  for (;;) {
+    run.move('reconcile', 'status_query');
+    const { unknown } = await run.look();
+    for (const { step, slot } of unknown) {
+      run.step = step;
+      // A dispatch that nobody reports on any more is unknown from here on.
+      await examine(run, slot);
+      await querySeries(run, slot);
+    }
+    const left = await run.look();
+    if (left.unknown.length === 0) return;
+    run.move('inconclusive', 'inconclusive');
+    await run.waitForNews(null);
+  }
+}
