@@ -27,7 +27,7 @@ const GRACE_MS = 2_000;
  */
 export function createAct(deps: ActivityDeps) {
   return (input: ActInput): Promise<ActAnswer> =>
-    inScope('act', input.runId, deps.log, async (scope) => {
+    inScope('act', input.runId, deps, async (scope) => {
       await deps.reach('act.before_claim');
       // One id for every repetition of this claim: if its acknowledgement is lost, it is still ours.
       const attemptId = newId('att');
@@ -43,7 +43,7 @@ export function createAct(deps: ActivityDeps) {
       await deps.reach('act.after_call');
 
       const settlement = settlementOf(answer);
-      const standing = await untilLedgerAnswers(scope, deps.log, () =>
+      const standing = await untilLedgerAnswers(scope, deps, () =>
         settleEffect(deps.db, scope.execution, claim, settlement),
       );
       await deps.reach('act.after_settle');
@@ -59,7 +59,7 @@ async function requireApproval(
 ): Promise<ActAnswer> {
   if (needed !== null) {
     const opened = await orRefused(() =>
-      untilLedgerAnswers(scope, deps.log, async () => {
+      untilLedgerAnswers(scope, deps, async () => {
         await openApproval(deps.db, scope, needed);
         return { kind: 'opened' as const };
       }),
@@ -93,7 +93,7 @@ async function claimOrRefusal(
     });
   };
   try {
-    const answer = await orRefused(() => untilLedgerAnswers(scope, deps.log, claim));
+    const answer = await orRefused(() => untilLedgerAnswers(scope, deps, claim));
     return { answer, askedAt };
   } catch (error) {
     if (refusalOf(error) === 'key_conflict') return { answer: { kind: 'key_conflict' }, askedAt };

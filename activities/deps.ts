@@ -1,6 +1,7 @@
 import type { Pool } from 'pg';
 import type { ModelProfile } from '../shared/domain/agents.js';
 import type { ModelClient } from '../shared/domain/models.js';
+import type { Announcer } from '../shared/ledger/announcer.js';
 import type { Logger } from '../shared/process/log.js';
 import type { ReachFaultPoint } from './fault-points.js';
 import type { ToolCatalogue } from './tools/catalogue.js';
@@ -13,6 +14,7 @@ export interface ActivityDeps {
   readonly modelClient: (profile: ModelProfile) => ModelClient;
   /** Whether Temporal says that `execution` is the open execution of this workflow id. */
   readonly isOpenExecution: (runId: string, execution: string) => Promise<boolean>;
+  readonly announcer: Announcer;
   readonly reach: ReachFaultPoint;
   /** Names this process in attempt rows, for example `host:pid`. */
   readonly workerName: string;

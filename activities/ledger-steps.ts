@@ -11,25 +11,25 @@ import { inScope, orRefused } from './scope.js';
 export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
   return {
     commitTrail: (input) =>
-      inScope('commitTrail', input.runId, deps.log, (scope) =>
+      inScope('commitTrail', input.runId, deps, (scope) =>
         orRefused(async () => ({ kind: 'committed', ...(await commitTrail(deps.db, scope, input.trail)) })),
       ),
 
     examineEffect: (input) =>
-      inScope('examineEffect', input.runId, deps.log, (scope) =>
+      inScope('examineEffect', input.runId, deps, (scope) =>
         orRefused(() => examineEffect(deps.db, scope, input, input.trail)),
       ),
 
     closeEffect: (input) =>
-      inScope('closeEffect', input.runId, deps.log, (scope) =>
+      inScope('closeEffect', input.runId, deps, (scope) =>
         orRefused(() => closeEffect(deps.db, scope, input, input)),
       ),
 
     look: (input) =>
-      inScope('look', input.runId, deps.log, (scope) => orRefused(() => lookAtRun(deps.db, scope))),
+      inScope('look', input.runId, deps, (scope) => orRefused(() => lookAtRun(deps.db, scope))),
 
     claimResume: (input) =>
-      inScope('claimResume', input.runId, deps.log, (scope) =>
+      inScope('claimResume', input.runId, deps, (scope) =>
         orRefused(async () => {
           await claimResume(deps.db, scope, input.trail);
           return { kind: 'committed', state: (await lookAtRun(deps.db, scope)).state };
@@ -37,7 +37,7 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
       ),
 
     takeOver: (input) =>
-      inScope('takeOver', input.runId, deps.log, async (scope) => {
+      inScope('takeOver', input.runId, deps, async (scope) => {
         for (;;) {
           const point = await readResumePoint(deps.db, scope);
           const { epoch, owner, known, ...resume } = point;

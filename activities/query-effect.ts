@@ -19,17 +19,17 @@ import type { ProbeAnswer } from './tools/tool.js';
  */
 export function createQueryEffect(deps: ActivityDeps) {
   return (input: EffectInput): Promise<ExamineAnswer> =>
-    inScope('queryEffect', input.runId, deps.log, async (scope) => {
+    inScope('queryEffect', input.runId, deps, async (scope) => {
       await deps.reach('query.before_begin');
       const begun = await orRefused(() =>
-        untilLedgerAnswers(scope, deps.log, () => beginQuery(deps.db, scope, input, input.trail)),
+        untilLedgerAnswers(scope, deps, () => beginQuery(deps.db, scope, input, input.trail)),
       );
       if (begun.kind !== 'query') return begun;
       await deps.reach('query.after_begin');
       const answer = answerOf(await probe(deps, scope, begun));
       await deps.reach('query.after_probe');
       const standing = await orRefused(() =>
-        untilLedgerAnswers(scope, deps.log, () => recordQuery(deps.db, scope, begun, answer)),
+        untilLedgerAnswers(scope, deps, () => recordQuery(deps.db, scope, begun, answer)),
       );
       await deps.reach('query.after_record');
       return standing;

@@ -3,7 +3,7 @@ import { ApplicationFailure } from '@temporalio/common';
 import type { Refused } from '../shared/domain/protocol.js';
 import { isLedgerUnavailable, refusalOf } from '../shared/ledger/refusals.js';
 import type { Speaker } from '../shared/ledger/trail.js';
-import type { Logger } from '../shared/process/log.js';
+import type { ActivityDeps } from './deps.js';
 
 /** What an activity knows of itself, from its own Temporal context: a reset cannot lie about it. */
 export interface ActivityScope extends Speaker {
@@ -18,12 +18,12 @@ const LEDGER_WAIT_MAX_MS = 3_000;
 
 /**
  * Runs an activity's body: heartbeats beside it, and nothing of what goes wrong reaches Temporal but a code, since
- * a driver's or a provider's message may hold content (SPEC intro).
+ * a driver's or a provider's message may hold content (SPEC intro). The feeds hear that the run has news.
  */
 export async function inScope<A>(
   name: string,
   runId: string,
-  log: Logger,
+  { announcer, log }: Pick<ActivityDeps, 'announcer' | 'log'>,
   body: (scope: ActivityScope) => Promise<A>,
 ): Promise<A> {
   const context = Context.current();
@@ -45,6 +45,7 @@ export async function inScope<A>(
     throw withoutStack(code);
   } finally {
     clearInterval(beat);
+    announcer.announce(runId);
   }
 }
 
@@ -61,12 +62,14 @@ function withoutStack(code: string): ApplicationFailure {
  */
 export async function untilLedgerAnswers<A>(
   scope: ActivityScope,
-  log: Logger,
+  { announcer, log }: Pick<ActivityDeps, 'announcer' | 'log'>,
   call: () => Promise<A>,
 ): Promise<A> {
   for (let waitMs = LEDGER_WAIT_FIRST_MS; ; waitMs = Math.min(waitMs * 2, LEDGER_WAIT_MAX_MS)) {
     try {
-      return await call();
+      const answer = await call();
+      announcer.announce(scope.runId);
+      return answer;
     } catch (error) {
       if (!isLedgerUnavailable(error) || scope.signal.aborted) throw error;
       log.warn({ err: error, runId: scope.runId, waitMs }, 'ledger unavailable; asking again');

@@ -40,7 +40,7 @@ export function createThink(deps: ActivityDeps) {
   };
 
   return (input: ThinkInput): Promise<ThinkAnswer> =>
-    inScope('think', input.runId, deps.log, async (scope) => {
+    inScope('think', input.runId, deps, async (scope) => {
       await deps.reach('think.before_claim');
       const attemptId = newId('att');
       const claimed = await claimWithTranscript(deps, scope, input, attemptId, transcripts);
@@ -48,7 +48,7 @@ export function createThink(deps: ActivityDeps) {
       const { claim, transcript } = claimed;
       await deps.reach('think.after_claim');
 
-      const manifest = await untilLedgerAnswers(scope, deps.log, () => manifestOf(claim));
+      const manifest = await untilLedgerAnswers(scope, deps, () => manifestOf(claim));
       if (manifest === undefined) return { kind: 'agent_unavailable' };
       const { outcome, chunks } = await request(deps, scope, input, { claim, manifest, transcript });
       await deps.reach('think.after_answer');
@@ -90,7 +90,7 @@ async function claimWithTranscript(
     // What is known must end before this step, or a replay of an earlier step would see its own future.
     const from = knownStep < input.step ? knownStep : 0;
     const claim = await orRefused(() =>
-      untilLedgerAnswers(scope, deps.log, () =>
+      untilLedgerAnswers(scope, deps, () =>
         claimModelCall(deps.db, scope, input, {
           trail: input.trail,
           attemptId,
@@ -120,7 +120,11 @@ async function request(
   const lost = new AbortController();
   const outOfTime = AbortSignal.timeout(claim.modelSeconds * 1_000);
   const writer = new ChunkWriter({
-    store: (chunks) => appendChunks(deps.db, scope, input, claim.attempt, chunks),
+    store: async (chunks) => {
+      const stored = await appendChunks(deps.db, scope, input, claim.attempt, chunks);
+      deps.announcer.announce(scope.runId);
+      return stored;
+    },
     onLost: () => lost.abort(),
     onError: (error) => deps.log.warn({ err: error, runId: scope.runId }, 'chunks were not stored'),
   });
@@ -165,7 +169,7 @@ async function commitAnswer(
     step: input.step,
     usedCallIds: callIdsOf(transcript),
   });
-  return await untilLedgerAnswers(scope, deps.log, () =>
+  return await untilLedgerAnswers(scope, deps, () =>
     commitModelResponse(deps.db, scope, input, {
       attempt: claim.attempt,
       attemptId: answered.attemptId,
@@ -190,7 +194,7 @@ async function commitFailure(
   },
 ): Promise<ThinkAnswer> {
   const { outcome } = failed;
-  const standing = await untilLedgerAnswers(scope, deps.log, () =>
+  const standing = await untilLedgerAnswers(scope, deps, () =>
     failModelAttempt(deps.db, scope, input, {
       attempt: failed.claim.attempt,
       attemptId: failed.attemptId,

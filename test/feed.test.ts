@@ -3,6 +3,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ProblemView } from '../api/views/common.js';
 import { RunView } from '../api/views/run-views.js';
+import { Announcer } from '../shared/ledger/announcer.js';
 import { commitTrail } from '../shared/ledger/trail.js';
 import type { TrailEntry } from '../shared/domain/protocol.js';
 import { openStream } from './support/event-stream.js';
@@ -11,6 +12,8 @@ import { openWay, registerTestAgent, startTestApi, until } from './support/test-
 import type { TestApi } from './support/test-api.js';
 
 let api: TestApi;
+/** Tells the feeds of what was committed, as a worker does. */
+let announcer: Announcer;
 let databaseUrl: string;
 /** Connects as the schema's owner, who may do what the application never can. */
 let owner: pg.Pool;
@@ -20,8 +23,12 @@ beforeAll(async () => {
   owner.on('error', () => undefined);
   api = await startTestApi({ databaseUrl, limits: { heartbeatMs: 100 } });
   await registerTestAgent(api.pool);
+  announcer = new Announcer({ db: api.pool, onError: () => undefined });
 });
-afterAll(() => owner.end());
+afterAll(async () => {
+  await announcer.stop();
+  await owner.end();
+});
 
 let keys = 0;
 async function newRun(): Promise<string> {
@@ -37,6 +44,7 @@ const positions = new Map<string, number>();
 async function commit(runId: string, ...entries: TrailEntry[]): Promise<void> {
   const from = (positions.get(runId) ?? 0) + 1;
   await commitTrail(api.pool, { runId, execution: `exec-of-${runId}` }, { from, entries });
+  announcer.announce(runId);
   positions.set(runId, from - 1 + entries.length);
 }
 

@@ -266,7 +266,7 @@ describe('the drawing', () => {
 });
 
 describe('the ledger', () => {
-  test('holds the same edges, and its CHECKs the same states', async () => {
+  test('holds the same edges, and its domains the same states', async () => {
     const client = new pg.Client((await createTestDatabase()).url);
     await client.connect();
     try {
@@ -276,18 +276,17 @@ describe('the ledger', () => {
       const known = edges().map(({ region, from, to }) => `${region} ${from} ${to}`);
       expect(rows.map(({ edge }) => edge).toSorted()).toStrictEqual(known.toSorted());
 
-      const checks = await client.query<{ column: string; check: string }>(
-        `select a.attname as column, pg_get_constraintdef(c.oid) as check from pg_constraint c
-           join pg_attribute a on a.attrelid = c.conrelid and a.attnum = c.conkey[1]
-          where c.conrelid = 'holdfast.runs'::regclass and c.contype = 'c' and cardinality(c.conkey) = 1
-            and a.attname in ('state', 'control')`,
+      const checks = await client.query<{ domain: string; check: string }>(
+        `select t.typname as domain, pg_get_constraintdef(c.oid) as check
+           from pg_constraint c join pg_type t on t.oid = c.contypid
+          where t.typnamespace = 'holdfast'::regnamespace and t.typname in ('run_state', 'control_state')`,
       );
-      const statesOf = (column: string): string[] =>
-        [...checks.rows.find((row) => row.column === column)!.check.matchAll(/'(\w+)'/g)].map(
+      const statesOf = (domain: string): string[] =>
+        [...checks.rows.find((row) => row.domain === domain)!.check.matchAll(/'(\w+)'/g)].map(
           ([, state]) => state!,
         );
-      expect(statesOf('state')).toStrictEqual([...RUN_STATES]);
-      expect(statesOf('control')).toStrictEqual([...CONTROL_STATES]);
+      expect(statesOf('run_state')).toStrictEqual([...RUN_STATES]);
+      expect(statesOf('control_state')).toStrictEqual([...CONTROL_STATES]);
     } finally {
       await client.end();
     }

@@ -8,6 +8,7 @@ import { type ReachFaultPoint } from '../activities/fault-points.js';
 import { createActivities } from '../activities/index.js';
 import type { ToolCatalogue } from '../activities/tools/catalogue.js';
 import type { ModelClient } from '../shared/domain/models.js';
+import type { Announcer } from '../shared/ledger/announcer.js';
 import type { Logger } from '../shared/process/log.js';
 
 /** Activities that one worker runs at once. */
@@ -26,6 +27,7 @@ export interface RunWorkerDeps {
   /** Where scripts of scripted models are found. */
   readonly projectDir: string;
   readonly workflowBundle: { readonly code: string };
+  readonly announcer: Announcer;
   readonly reach: ReachFaultPoint;
   readonly log: Logger;
   /** For tests: a small cache, say. */
@@ -53,6 +55,7 @@ export function createRunWorker(deps: RunWorkerDeps): Promise<Worker> {
         return client;
       },
       isOpenExecution: (runId, execution) => isOpenExecution(deps.client, runId, execution),
+      announcer: deps.announcer,
       reach: deps.reach,
       workerName: `${hostname()}:${process.pid}`,
       log: deps.log,

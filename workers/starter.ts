@@ -57,7 +57,8 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
         // A closed run's id never starts again, whatever the default policy says.
         workflowIdReusePolicy: 'REJECT_DUPLICATE',
         typedSearchAttributes: new TypedSearchAttributes([
-          { key: attributeOf(SEARCH_ATTRIBUTES.state), value: 'admitted' },
+          // What the workflow decides first: to correct it at once would be one more write of Temporal's index a run.
+          { key: attributeOf(SEARCH_ATTRIBUTES.state), value: 'running' },
           { key: attributeOf(SEARCH_ATTRIBUTES.tenant), value: run.tenant_id },
           { key: attributeOf(SEARCH_ATTRIBUTES.agent), value: run.agent },
           { key: attributeOf(SEARCH_ATTRIBUTES.job), value: run.job_id },

@@ -8,6 +8,7 @@ import { loadProject } from '../activities/project/load-project.js';
 import { ProjectError } from '../activities/project/project-error.js';
 import type { RunInput } from '../shared/domain/protocol.js';
 import { registerAgent } from '../shared/ledger/admission.js';
+import { Announcer } from '../shared/ledger/announcer.js';
 import { createLedgerPool } from '../shared/ledger/database.js';
 import { checkDurability, LedgerSchemaError } from '../shared/ledger/migrate.js';
 import { isLedgerUnavailable } from '../shared/ledger/refusals.js';
@@ -65,6 +66,10 @@ export async function runWorkerProcess({ env, reach = noFaults }: WorkerProcessO
   });
   const clientConnection = await Connection.connect({ ...address, connectTimeout: 10_000 });
   const client = new Client({ connection: clientConnection, namespace });
+  const announcer = new Announcer({
+    db,
+    onError: (error) => log.warn({ err: error }, 'the feeds were not told of news; they poll'),
+  });
   const worker = await createRunWorker({
     connection,
     client,
@@ -75,6 +80,7 @@ export async function runWorkerProcess({ env, reach = noFaults }: WorkerProcessO
     secrets: (name) => env[name],
     projectDir: dirname(config.project),
     workflowBundle: await bundleWorkflows(join(config.dataDir, 'cache')),
+    announcer,
     reach,
     log,
     // Temporal's own measure leaves a busy worker a fifth of the time-out between "I live" and "taken for lost".
@@ -94,6 +100,7 @@ export async function runWorkerProcess({ env, reach = noFaults }: WorkerProcessO
   // No new work from here on; what is in flight ends beside the background work, which may wait for a server.
   if (reason !== 'ended') worker.shutdown();
   await Promise.all([working, background.stop()]);
+  await announcer.stop();
   await project.close();
   await clientConnection.close();
   await connection.close();

@@ -1,7 +1,8 @@
 import { ApplicationFailure, allHandlersFinished, condition } from '@temporalio/workflow';
 import {
   type ResumePoint,
-  RunInput,
+  RUN_INPUT_VERSION,
+  type RunInput,
   type RunResult,
   type TakeOverAnswer,
 } from '../shared/domain/protocol.js';
@@ -57,12 +58,38 @@ export async function agentRun(rawInput: unknown): Promise<RunResult> {
 
 /**
  * An input of another version is refused before any effect: nothing of it is believed. The ledger keeps the run, and
- * the sweeper shows its end.
+ * the sweeper shows its end. Checked by hand: a schema library would be loaded anew by every workflow.
  */
 function parseInput(rawInput: unknown): RunInput {
-  const parsed = RunInput.safeParse(rawInput);
-  if (parsed.success) return parsed.data;
+  if (isRunInput(rawInput)) return rawInput;
   throw ApplicationFailure.nonRetryable('The run input is of another version.', 'snapshot_incompatible');
+}
+
+function isRunInput(value: unknown): value is RunInput {
+  if (!hasFields(value, ['version', 'runId', 'continued', 'settings'])) return false;
+  const { version, runId, continued, settings } = value;
+  if (version !== RUN_INPUT_VERSION || !isWhole(continued, 0, Number.MAX_SAFE_INTEGER)) return false;
+  if (typeof runId !== 'string' || !/^run_[0-9a-f]{32}$/.test(runId)) return false;
+  if (!hasFields(settings, ['heartbeatSeconds', 'historyEventsMax', 'apiUrl'])) return false;
+  const { heartbeatSeconds, historyEventsMax, apiUrl } = settings;
+  return (
+    typeof heartbeatSeconds === 'number' &&
+    heartbeatSeconds >= 0.2 &&
+    heartbeatSeconds <= 600 &&
+    isWhole(historyEventsMax, 50, 20_000) &&
+    typeof apiUrl === 'string' &&
+    apiUrl.length <= 200
+  );
+}
+
+/** Whether `value` is an object with exactly these fields. */
+function hasFields<F extends string>(value: unknown, fields: readonly F[]): value is Record<F, unknown> {
+  if (typeof value !== 'object' || value === null) return false;
+  return Object.keys(value).length === fields.length && fields.every((field) => Object.hasOwn(value, field));
+}
+
+function isWhole(value: unknown, min: number, max: number): boolean {
+  return Number.isInteger(value) && (value as number) >= min && (value as number) <= max;
 }
 
 function takeOver(input: RunInput, continued: boolean): Promise<TakeOverAnswer> {

@@ -11,7 +11,7 @@ type Failed = Extract<ThinkAnswer, { kind: 'failed' }>;
 /** The committed answer of the run's current step, however many attempts it takes. */
 export async function callModel(run: Run): Promise<Answered> {
   for (;;) {
-    await run.continueAsNewIfLarge();
+    if (run.isLarge) await run.continueAsNew();
     const answer = await think(run);
     switch (answer.kind) {
       case 'answered':

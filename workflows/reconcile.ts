@@ -23,7 +23,7 @@ export async function reconcile(run: Run, slot: number, effect: EffectStanding):
 /** Asks until the effect is settled or no query is left. */
 export async function querySeries(run: Run, slot: number): Promise<EffectStanding> {
   for (;;) {
-    await run.continueAsNewIfLarge();
+    if (run.isLarge) await run.continueAsNew();
     const answer = await run.trail.ride<ExamineAnswer>((trail) =>
       run.queryEffect.executeWithOptions({ summary: `step ${run.step} call ${slot}` }, [
         { runId: run.id, turn: run.turn, step: run.step, slot, trail },

@@ -66,8 +66,9 @@ export class Run {
   readonly #input: RunInput;
   /** The nudges that came before the last look: a later one, even before a wait begins, ends the wait. */
   #looked = 0;
-  /** Calls in flight that a cancel aborts. */
-  readonly #inFlight = new Set<CancellationScope>();
+  /** Calls that a cancel aborts are made in it: one for many, since each scope weighs on the one around it. */
+  #calls = new CancellationScope();
+  #callsInFlight = 0;
   #retired = false;
   /** A cancel was seen beside the run's own loop, and calls in flight were aborted for it. */
   #aborted = false;
@@ -175,7 +176,7 @@ export class Run {
         case 'paused':
           await this.#nudges.after(this.#looked, null);
           this.#hasAdvanced = true;
-          await this.continueAsNewIfLarge();
+          if (this.isLarge) await this.continueAsNew();
           continue;
         case 'resume_requested':
         case 'claiming':
@@ -195,12 +196,11 @@ export class Run {
 
   /** Makes a call that a cancel may abort. */
   async abortable<A>(call: () => Promise<A>): Promise<A> {
-    const scope = new CancellationScope();
-    this.#inFlight.add(scope);
+    this.#callsInFlight += 1;
     try {
-      return await scope.run(call);
+      return await this.#calls.run(call);
     } finally {
-      this.#inFlight.delete(scope);
+      this.#callsInFlight -= 1;
     }
   }
 
@@ -213,11 +213,12 @@ export class Run {
       for (let seen = 0; !this.#retired;) {
         await this.#nudges.after(seen, null);
         seen = this.#nudges.count;
-        if (this.#retired || this.#inFlight.size === 0) continue;
+        if (this.#retired || this.#callsInFlight === 0) continue;
         const view = await ledger.look({ runId: this.id });
         if (view.kind !== 'look' || view.control !== 'cancel_requested') continue;
         this.#aborted = true;
-        for (const scope of this.#inFlight) scope.cancel();
+        this.#calls.cancel();
+        this.#calls = new CancellationScope();
       }
     } catch (error) {
       if (!isCancellation(error)) throw error;
@@ -243,15 +244,19 @@ export class Run {
     this.#windsDown = true;
   }
 
-  /** Goes on in a fresh history before this one grows large; everything is durable first, so nothing is carried. */
-  async continueAsNewIfLarge(): Promise<void> {
-    const info = workflowInfo();
-    if (!info.continueAsNewSuggested && info.historyLength < this.#input.settings.historyEventsMax) return;
+  /** Whether the run should go on in a fresh history. Asked at every step, so it is no promise. */
+  get isLarge(): boolean {
     // The next execution takes up the newest step from its beginning. One that got no further than that would hand over
     // at the same place, and so would the next, for ever.
-    if (!this.#hasAdvanced) return;
+    if (!this.#hasAdvanced) return false;
+    const info = workflowInfo();
+    return info.continueAsNewSuggested || info.historyLength >= this.#input.settings.historyEventsMax;
+  }
+
+  /** Goes on in a fresh history; everything is durable first, so nothing is carried. */
+  async continueAsNew(): Promise<never> {
     await this.flush();
-    await continueAsNew<(input: RunInput) => Promise<unknown>>({
+    return await continueAsNew<(input: RunInput) => Promise<unknown>>({
       ...this.#input,
       continued: this.#input.continued + 1,
     });

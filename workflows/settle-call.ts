@@ -25,12 +25,12 @@ const INFRASTRUCTURE_WAIT_MAX_MS = 10_000;
 export async function settleCalls(run: Run, calls: readonly PlannedSlot[]): Promise<void> {
   let failure: RunFails | undefined;
   for (const group of groupsOf(calls)) {
-    const first = await firstAttempts(run, group);
+    const first = group.length > 1 ? await firstAttempts(run, group) : undefined;
     for (const { slot } of group) {
       try {
         // Calls further on that need a person are shown together with this one.
         const gated = calls.filter((call) => call.gated && call.slot > slot).map((call) => call.slot);
-        await settleCall(run, slot, first.get(slot), gated);
+        await settleCall(run, slot, first?.get(slot), gated);
       } catch (error) {
         if (!(error instanceof RunFails)) throw error;
         failure ??= error;
@@ -52,7 +52,6 @@ function groupsOf(calls: readonly PlannedSlot[]): PlannedSlot[][] {
 }
 
 async function firstAttempts(run: Run, group: readonly PlannedSlot[]): Promise<Map<number, CallAnswer>> {
-  if (group.length === 1) return new Map();
   // Each attempt must find its past durable, and only one of them could carry it.
   await run.flush();
   const answers = await Promise.all(
@@ -73,7 +72,7 @@ async function settleCall(
   let answer = first ?? (await tryCall(run, slot, redo));
   for (;;) {
     run.heedAbort();
-    await run.continueAsNewIfLarge();
+    if (run.isLarge) await run.continueAsNew();
     switch (answer.kind) {
       case 'effect': {
         const next = await settleStanding(run, slot, answer);
@@ -116,7 +115,7 @@ async function awaitApprovals(run: Run, gated: readonly number[]): Promise<void>
   if (view.openApprovals === 0) return;
   run.move('ask_approval', 'approval_needed');
   while (view.openApprovals > 0) {
-    await run.continueAsNewIfLarge();
+    if (run.isLarge) await run.continueAsNew();
     view = await run.waitForNews(view.nextExpiryMs);
   }
   run.move('approval_closed', 'approval_decided');

@@ -24,7 +24,8 @@ export type CheckValue = (value: JsonValue) => string[];
  * valid as that). Compiled once per schema text.
  *
  * Schemas come from tool servers and are not trusted: a size limit, no fetching of `$ref`s, no async
- * schemas, and a time limit on compiling and on every check, which ends even a runaway regular expression.
+ * schemas, and a time limit on compiling and on every check that can take long, which ends even a runaway regular
+ * expression.
  *
  * @throws Error that says why the schema cannot be used
  */
@@ -83,7 +84,8 @@ function compileText(text: string, schema: JsonObject): CheckValue {
   const failures: unknown[] = [];
   for (const draft of drafts) {
     try {
-      return checkWith(withinTime(SCHEMA_COMPILE_MS_MAX, () => newAjv(draft).compile(body)));
+      const validate = withinTime(SCHEMA_COMPILE_MS_MAX, () => newAjv(draft).compile(body));
+      return checkWith(validate, MAY_RUN_AWAY.test(text) ? withinTime : atOnce);
     } catch (error) {
       failures.push(error);
       if (isTimeOut(error)) break;
@@ -103,13 +105,17 @@ function newAjv(draft: string): Ajv {
   return ajv;
 }
 
-function checkWith(validate: ValidateFunction): CheckValue {
+// Keywords whose check can take much longer than the value is long: expressions, references to themselves, and pairs.
+// To watch a check costs more than most checks.
+const MAY_RUN_AWAY = /"(?:pattern|patternProperties|format|uniqueItems|\$ref|\$dynamicRef|\$recursiveRef)":/;
+
+const atOnce: typeof withinTime = (_milliseconds, run) => run();
+
+function checkWith(validate: ValidateFunction, within: typeof withinTime): CheckValue {
   return (value) => {
     let errors: readonly ErrorObject[];
     try {
-      errors = withinTime(SCHEMA_CHECK_MS_MAX, () =>
-        validate(value) === true ? [] : (validate.errors ?? []),
-      );
+      errors = within(SCHEMA_CHECK_MS_MAX, () => (validate(value) === true ? [] : (validate.errors ?? [])));
     } catch (error) {
       if (isTimeOut(error))
         return [`checking them took longer than ${SCHEMA_CHECK_MS_MAX} ms; make them simpler`];

@@ -1,4 +1,3 @@
-import { z } from 'zod';
 import type { EffectClass, EffectOutcome } from './effect-classes.js';
 import type { EffectState } from './effect-machine.js';
 import type { ModelFailureReason, ModelStopReason } from './models.js';
@@ -25,21 +24,20 @@ export const SEARCH_ATTRIBUTES = {
 export const RUN_INPUT_VERSION = 1;
 
 /** The workflow's input. It carries no state: an execution that continues reads its place from the ledger. */
-export const RunInput = z.strictObject({
-  version: z.literal(RUN_INPUT_VERSION),
-  runId: z.string().regex(/^run_[0-9a-f]{32}$/),
+export interface RunInput {
+  readonly version: typeof RUN_INPUT_VERSION;
+  readonly runId: string;
   /** How many executions of this run came before by continue-as-new. */
-  continued: z.int().min(0),
-  settings: z.strictObject({
+  readonly continued: number;
+  readonly settings: {
     /** An activity that is silent for longer is taken for lost. */
-    heartbeatSeconds: z.number().min(0.2).max(600),
+    readonly heartbeatSeconds: number;
     /** History events after which the run continues as new. */
-    historyEventsMax: z.int().min(50).max(20_000),
+    readonly historyEventsMax: number;
     /** Where the API shows runs, for links in the Temporal Web UI; empty for none. */
-    apiUrl: z.string().max(200),
-  }),
-});
-export type RunInput = z.output<typeof RunInput>;
+    readonly apiUrl: string;
+  };
+}
 
 /** The workflow's result: where the run stands in the ledger. */
 export interface RunResult {

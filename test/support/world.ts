@@ -16,6 +16,7 @@ import { RunContract } from '../../shared/domain/contract.js';
 import type { JsonValue } from '../../shared/domain/json.js';
 import { isTerminal, type RunState } from '../../shared/domain/run-machine.js';
 import { admitRun, registerAgent } from '../../shared/ledger/admission.js';
+import { Announcer } from '../../shared/ledger/announcer.js';
 import { createLedgerPool } from '../../shared/ledger/database.js';
 import { createLogger, type Logger } from '../../shared/process/log.js';
 import { createRunWorker } from '../../workers/create-worker.js';
@@ -257,7 +258,12 @@ class RunningWorld extends LedgerView implements World {
     connection,
   }: Parameters<World['startWorker']>[0] = {}): Promise<WorldWorker> {
     const { db, catalogue, log, temporal, taskQueue } = this.#parts;
+    const announcer = new Announcer({
+      db,
+      onError: (error) => log.warn({ err: error }, 'not announced'),
+    });
     const worker = await createRunWorker({
+      announcer,
       ...{ db, catalogue, log, taskQueue },
       ...{ client: temporal.client, namespace: temporal.namespace },
       connection: connection ?? temporal.connection,
@@ -280,6 +286,7 @@ class RunningWorld extends LedgerView implements World {
         if (!this.#workers.delete(started)) return;
         worker.shutdown();
         await running;
+        await announcer.stop();
       },
     };
     // A worker that fails is seen by whoever waits for its runs, and by `stop`.

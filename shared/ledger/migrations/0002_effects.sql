@@ -1,26 +1,38 @@
 -- Model calls and effects: intents, attempts, receipts, and what settles an unknown outcome (SPEC 3).
 
+create domain holdfast.model_call_state as text check (value in ('calling', 'answered', 'abandoned'));
+create domain holdfast.model_outcome as text check (value in ('answered', 'failed', 'lost'));
+create domain holdfast.effect_class as text check (value in ('read', 'keyed', 'queryable', 'opaque'));
+create domain holdfast.effect_state as text check (value in (
+  'intended', 'dispatching', 'succeeded', 'rejected', 'unknown', 'committed', 'not_committed',
+  'denied', 'withdrawn', 'superseded'));
+create domain holdfast.effect_outcome as text check (value in (
+  'succeeded', 'rejected', 'not_sent', 'throttled', 'in_progress', 'unknown', 'lost'));
+create domain holdfast.receipt_status as text check (value in (
+  'succeeded', 'rejected', 'committed', 'not_committed'));
+create domain holdfast.receipt_source as text check (value in ('response', 'probe', 'late_receipt', 'person'));
+
 -- One logical model call: run, turn, step. Its committed response is returned on any replay.
 create table holdfast.model_calls (
-  run_id         text        not null references holdfast.runs,
-  turn           integer     not null,
-  step           integer     not null,
-  tenant_id      text        not null,
-  state          text        not null default 'calling' check (state in ('calling', 'answered', 'abandoned')),
+  run_id             text                      not null references holdfast.runs,
+  turn               integer                   not null,
+  step               integer                   not null,
+  tenant_id          text                      not null,
+  state              holdfast.model_call_state not null default 'calling',
   -- Fencing token: the number of the newest attempt. Only that attempt may commit a response.
-  attempts       integer     not null default 0,
+  attempts           integer                   not null default 0,
   -- Attempts that no worker reported the end of; infrastructure counts apart from the series.
-  lost_attempts  integer     not null default 0,
-  attempts_max   integer     not null,
-  series_deadline_at timestamptz not null,
+  lost_attempts      integer                   not null default 0,
+  attempts_max       integer                   not null,
+  series_deadline_at timestamptz               not null,
   -- The response as JSON text: shared/domain/models.ts `ModelResponse`. Not jsonb, since a tool call is kept exactly as
   -- the model wrote it, and that may be what jsonb refuses.
-  response       text,
-  stop_reason    text,
+  response           text,
+  stop_reason        text,
   -- The tool calls read from the response, slot by slot, with the tool versions in force then.
-  plan           jsonb,
-  created_at     timestamptz not null default now(),
-  answered_at    timestamptz,
+  plan               jsonb,
+  created_at         timestamptz               not null default now(),
+  answered_at        timestamptz,
   primary key (run_id, turn, step),
   constraint answered_iff_response check (
     (state = 'answered') = (response is not null) and (state = 'answered') = (plan is not null)),
@@ -28,24 +40,24 @@ create table holdfast.model_calls (
 ) with (fillfactor = 70);
 
 create table holdfast.model_attempts (
-  run_id      text        not null,
-  turn        integer     not null,
-  step        integer     not null,
-  attempt     integer     not null,
-  attempt_id  text        not null unique check (attempt_id ~ '^att_[0-9a-f]{32}$'),
-  tenant_id   text        not null,
-  epoch       integer     not null,
-  execution   text        not null,
-  worker      text        not null,
-  started_at  timestamptz not null default clock_timestamp(),
-  ended_at    timestamptz,
-  outcome     text        check (outcome in ('answered', 'failed', 'lost')),
-  reason      text,
-  detail      text        check (char_length(detail) <= 2000),
+  run_id         text                   not null,
+  turn           integer                not null,
+  step           integer                not null,
+  attempt        integer                not null,
+  attempt_id     holdfast.attempt_id    not null unique,
+  tenant_id      text                   not null,
+  epoch          integer                not null,
+  execution      text                   not null,
+  worker         text                   not null,
+  started_at     timestamptz            not null default clock_timestamp(),
+  ended_at       timestamptz,
+  outcome        holdfast.model_outcome,
+  reason         text,
+  detail         holdfast.text_2000,
   request_sha256 text,
-  request_id  text,
-  input_tokens  bigint    not null default 0,
-  output_tokens bigint    not null default 0,
+  request_id     text,
+  input_tokens   bigint                 not null default 0,
+  output_tokens  bigint                 not null default 0,
   primary key (run_id, turn, step, attempt),
   foreign key (run_id, turn, step) references holdfast.model_calls,
   constraint ended_iff_outcome check ((outcome is null) = (ended_at is null))
@@ -53,45 +65,43 @@ create table holdfast.model_attempts (
 
 -- One intended outside consequence, under one key for ever (SPEC 3.1).
 create table holdfast.effects (
-  effect_id        text        primary key check (effect_id ~ '^eff_[0-9a-f]{32}$'),
-  state            text        not null default 'intended' check (state in (
-    'intended', 'dispatching', 'succeeded', 'rejected', 'unknown', 'committed', 'not_committed',
-    'denied', 'withdrawn', 'superseded')),
-  tenant_id        text        not null,
-  run_id           text        not null references holdfast.runs,
-  turn             integer     not null,
-  step             integer     not null,
-  slot             integer     not null,
+  effect_id                  holdfast.effect_id    primary key,
+  state                      holdfast.effect_state not null default 'intended',
+  tenant_id                  text                  not null,
+  run_id                     text                  not null references holdfast.runs,
+  turn                       integer               not null,
+  step                       integer               not null,
+  slot                       integer               not null,
   -- 0 for the first; a redo of what was settled as not committed counts up, under a key of its own.
-  redo             integer     not null default 0,
-  supersedes       text        references holdfast.effects,
-  call_id          text        not null,
-  tool             text        not null,
-  tool_version     text        not null,
-  effect_class     text        not null check (effect_class in ('read', 'keyed', 'queryable', 'opaque')),
-  namespace        text        not null,
-  idempotency_key  text        not null check (idempotency_key ~ '^[!-~]{16,200}$'),
+  redo                       integer               not null default 0,
+  supersedes                 text                  references holdfast.effects,
+  call_id                    text                  not null,
+  tool                       text                  not null,
+  tool_version               text                  not null,
+  effect_class               holdfast.effect_class not null,
+  namespace                  text                  not null,
+  idempotency_key            holdfast.effect_key   not null,
   -- RFC 8785 text, exactly what is dispatched; a reuse of the key with other arguments is told by the digest.
-  arguments        text        not null,
-  arguments_sha256 text        not null check (arguments_sha256 ~ '^[0-9a-f]{64}$'),
+  arguments                  text                  not null,
+  arguments_sha256           holdfast.sha256       not null,
   -- Key window, query rules, time-out: the tool's declaration when the call was planned.
-  policy           jsonb       not null,
-  requested_by     text        not null,
+  policy                     jsonb                 not null,
+  requested_by               text                  not null,
 
-  fencing_token    integer     not null default 0,
-  attempts         integer     not null default 0,
-  lost_attempts    integer     not null default 0,
-  resends          integer     not null default 0,
-  attempts_max     integer     not null,
-  series_deadline_at timestamptz not null,
-  created_at       timestamptz not null default now(),
-  first_dispatched_at timestamptz,
-  last_dispatched_at  timestamptz,
-  settled_at       timestamptz,
+  fencing_token              integer               not null default 0,
+  attempts                   integer               not null default 0,
+  lost_attempts              integer               not null default 0,
+  resends                    integer               not null default 0,
+  attempts_max               integer               not null,
+  series_deadline_at         timestamptz           not null,
+  created_at                 timestamptz           not null default now(),
+  first_dispatched_at        timestamptz,
+  last_dispatched_at         timestamptz,
+  settled_at                 timestamptz,
   -- Who must settle it, by when: present exactly while nobody knows (SPEC 3.6).
   reconciliation_owner       text,
   reconciliation_deadline_at timestamptz,
-  unknown_at       timestamptz,
+  unknown_at                 timestamptz,
 
   unique (namespace, idempotency_key),
   unique (run_id, turn, step, slot, redo),
@@ -112,25 +122,24 @@ create index effects_unknown on holdfast.effects (tenant_id, reconciliation_dead
 
 -- One try at dispatching an effect, opened by the claim before anything leaves.
 create table holdfast.attempts (
-  attempt_id    text        primary key check (attempt_id ~ '^att_[0-9a-f]{32}$'),
-  effect_id     text        not null references holdfast.effects,
-  attempt       integer     not null,
-  fencing_token integer     not null,
-  tenant_id     text        not null,
-  run_id        text        not null,
-  epoch         integer     not null,
-  execution     text        not null,
-  worker        text        not null,
-  lease_until   timestamptz not null,
-  started_at    timestamptz not null default clock_timestamp(),
-  ended_at      timestamptz,
-  outcome       text        check (outcome in
-    ('succeeded', 'rejected', 'not_sent', 'throttled', 'in_progress', 'unknown', 'lost')),
-  reason        text        check (char_length(reason) <= 200),
+  attempt_id     holdfast.attempt_id     primary key,
+  effect_id      text                    not null references holdfast.effects,
+  attempt        integer                 not null,
+  fencing_token  integer                 not null,
+  tenant_id      text                    not null,
+  run_id         text                    not null,
+  epoch          integer                 not null,
+  execution      text                    not null,
+  worker         text                    not null,
+  lease_until    timestamptz             not null,
+  started_at     timestamptz             not null default clock_timestamp(),
+  ended_at       timestamptz,
+  outcome        holdfast.effect_outcome,
+  reason         holdfast.text_200,
   retry_after_ms bigint,
   -- What an unclear answer looked like, for the person who settles it.
-  evidence      bytea,
-  evidence_type text,
+  evidence       bytea,
+  evidence_type  text,
   unique (effect_id, attempt),
   unique (effect_id, fencing_token),
   constraint ended_iff_outcome check ((outcome is null) = (ended_at is null))
@@ -138,21 +147,21 @@ create table holdfast.attempts (
 
 -- The proof that settles an effect: one at most, never changed.
 create table holdfast.receipts (
-  effect_id    text        primary key references holdfast.effects,
-  attempt_id   text        references holdfast.attempts,
-  tenant_id    text        not null,
-  run_id       text        not null,
-  epoch        integer     not null,
-  status       text        not null check (status in ('succeeded', 'rejected', 'committed', 'not_committed')),
-  source       text        not null check (source in ('response', 'probe', 'late_receipt', 'person')),
-  reference    text        check (char_length(reference) <= 1000),
-  target_status text       check (char_length(target_status) <= 200),
+  effect_id     text                    primary key references holdfast.effects,
+  attempt_id    text                    references holdfast.attempts,
+  tenant_id     text                    not null,
+  run_id        text                    not null,
+  epoch         integer                 not null,
+  status        holdfast.receipt_status not null,
+  source        holdfast.receipt_source not null,
+  reference     holdfast.text_1000,
+  target_status holdfast.text_200,
   -- Raw bytes: a target may send NUL or ill-formed text, and the receipt must still be written.
-  body         bytea       not null,
-  body_sha256  text        not null check (body_sha256 ~ '^[0-9a-f]{64}$'),
-  content_type text        check (char_length(content_type) <= 200),
-  truncated    boolean     not null,
-  recorded_at  timestamptz not null default clock_timestamp(),
+  body          bytea                   not null,
+  body_sha256   holdfast.sha256         not null,
+  content_type  holdfast.text_200,
+  truncated     boolean                 not null,
+  recorded_at   timestamptz             not null default clock_timestamp(),
   constraint response_has_its_attempt check ((source in ('response', 'late_receipt')) = (attempt_id is not null)),
   -- What an attempt reports in time settles by itself; everything else is a reconciliation.
   constraint status_iff_source check ((status in ('succeeded', 'rejected')) = (source = 'response'))
@@ -160,35 +169,35 @@ create table holdfast.receipts (
 
 -- Evidence, never authority (SPEC 3.4): an answer that came after its attempt had lost the right to settle.
 create table holdfast.late_receipts (
-  attempt_id   text        primary key references holdfast.attempts,
-  effect_id    text        not null references holdfast.effects,
-  tenant_id    text        not null,
-  run_id       text        not null,
-  outcome      text        not null,
-  reference    text        check (char_length(reference) <= 1000),
-  target_status text       check (char_length(target_status) <= 200),
-  body         bytea       not null,
-  body_sha256  text        not null,
-  content_type text        check (char_length(content_type) <= 200),
-  truncated    boolean     not null,
-  result_text  text        not null,
-  recorded_at  timestamptz not null default clock_timestamp()
+  attempt_id    text               primary key references holdfast.attempts,
+  effect_id     text               not null references holdfast.effects,
+  tenant_id     text               not null,
+  run_id        text               not null,
+  outcome       text               not null,
+  reference     holdfast.text_1000,
+  target_status holdfast.text_200,
+  body          bytea              not null,
+  body_sha256   text               not null,
+  content_type  holdfast.text_200,
+  truncated     boolean            not null,
+  result_text   text               not null,
+  recorded_at   timestamptz        not null default clock_timestamp()
 );
 create index late_receipts_by_effect on holdfast.late_receipts (effect_id);
 
 -- What a target said of a key, answer by answer.
 create table holdfast.status_queries (
-  effect_id  text        not null references holdfast.effects,
-  query      integer     not null,
-  tenant_id  text        not null,
-  run_id     text        not null,
-  answer     text        not null check (answer in ('found', 'absent', 'inconclusive')),
+  effect_id text               not null references holdfast.effects,
+  query     integer            not null,
+  tenant_id text               not null,
+  run_id    text               not null,
+  answer    text               not null check (answer in ('found', 'absent', 'inconclusive')),
   -- Before the settling time an `absent` says nothing.
-  counts     boolean     not null,
-  reason     text        check (char_length(reason) <= 200),
-  reference  text        check (char_length(reference) <= 1000),
-  body       bytea,
-  asked_at   timestamptz not null default clock_timestamp(),
+  counts    boolean            not null,
+  reason    holdfast.text_200,
+  reference holdfast.text_1000,
+  body      bytea,
+  asked_at  timestamptz        not null default clock_timestamp(),
   primary key (effect_id, query)
 );
 

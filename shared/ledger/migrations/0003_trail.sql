@@ -104,7 +104,7 @@ begin
   return r;
 end $$;
 
--- One update for everything a call changed, and one notification for the feed.
+-- One update for everything a call changed. The feeds hear of it apart from it (announce).
 create function holdfast.save_run(r holdfast.runs) returns void language plpgsql as $$
 begin
   update holdfast.runs set
@@ -115,7 +115,15 @@ begin
     output_tokens = r.output_tokens, last_stop_reason = r.last_stop_reason, started_at = r.started_at,
     ended_at = r.ended_at, updated_at = clock_timestamp()
   where run_id = r.run_id;
-  perform pg_notify('holdfast_events', r.run_id);
+end $$;
+
+-- Tells the feeds which runs have new events. A commit with a notification in it holds a lock of the whole server until
+-- it is on the disk; this one holds nothing that must last, and so does not wait for the disk.
+create function holdfast.announce(p_runs text[]) returns void
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  perform pg_notify('holdfast_events', run_id) from unnest(p_runs) as t (run_id);
 end $$;
 
 -- Records an execution as the owner under the next epoch. Effects that the owner before it left in flight become

@@ -74,5 +74,6 @@ begin
     r := holdfast.move_run(r, 'run', case r.state when 'cancelling' then 'cancelled' else 'failed' end, v_reason, v_actor);
   end if;
   perform holdfast.save_run(r);
+  perform pg_notify('holdfast_events', p_run);
   return jsonb_build_object('kind', 'closed', 'state', r.state);
 end $$;

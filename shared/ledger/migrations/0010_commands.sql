@@ -3,26 +3,26 @@
 -- the claim itself before any message has arrived, and a message sent behind the ledger's back changes nothing.
 
 create table holdfast.commands (
-  command_id       text        primary key check (command_id ~ '^cmd_[0-9a-f]{32}$'),
-  tenant_id        text        not null,
-  run_id           text        not null references holdfast.runs,
-  kind             text        not null check (kind in ('pause', 'resume', 'cancel')),
-  payload          jsonb       not null,
-  actor_id         text        not null check (char_length(actor_id) between 1 and 200),
+  command_id             holdfast.command_id  primary key,
+  tenant_id              text                 not null,
+  run_id                 text                 not null references holdfast.runs,
+  kind                   text                 not null check (kind in ('pause', 'resume', 'cancel')),
+  payload                jsonb                not null,
+  actor_id               holdfast.actor       not null,
   -- The role that let the actor do it.
-  authority        text        not null check (char_length(authority) between 1 and 64),
+  authority              holdfast.name        not null,
   expected_state_version integer,
-  endpoint         text        not null,
-  idempotency_key  text        not null check (char_length(idempotency_key) between 1 and 255),
-  request_sha256   text        not null check (request_sha256 ~ '^[0-9a-f]{64}$'),
-  fate             text        not null check (fate in ('accepted', 'applied', 'rejected', 'expired')),
+  endpoint               text                 not null,
+  idempotency_key        holdfast.request_key not null,
+  request_sha256         holdfast.sha256      not null,
+  fate                   text                 not null check (fate in ('accepted', 'applied', 'rejected', 'expired')),
   -- Why it was rejected: a code of shared/domain/errors.ts.
-  code             text,
+  code                   text,
   -- What the run was when the command was judged.
-  state            text        not null,
-  control          text        not null,
-  created_at       timestamptz not null default clock_timestamp(),
-  decided_at       timestamptz,
+  state                  text                 not null,
+  control                text                 not null,
+  created_at             timestamptz          not null default clock_timestamp(),
+  decided_at             timestamptz,
   unique (tenant_id, endpoint, idempotency_key),
   constraint decided_iff_not_accepted check ((fate = 'accepted') = (decided_at is null)),
   constraint code_iff_rejected check ((fate in ('rejected', 'expired')) = (code is not null))
@@ -96,6 +96,7 @@ begin
     end if;
   end if;
   perform holdfast.save_run(r);
+  perform pg_notify('holdfast_events', p_run);
   return jsonb_build_object('kind', 'stored', 'command_id', p_command_id);
 end $$;
 

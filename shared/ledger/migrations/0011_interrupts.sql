@@ -2,33 +2,33 @@
 -- an interrupt over one effect; the claim consumes it (SPEC 4.1).
 
 create table holdfast.interrupts (
-  interrupt_id   text        primary key check (interrupt_id ~ '^int_[0-9a-f]{32}$'),
-  state          text        not null default 'open' check (state in
+  interrupt_id  holdfast.interrupt_id primary key,
+  state         text                  not null default 'open' check (state in
     ('open', 'approved', 'denied', 'answered', 'consumed', 'expired', 'revoked', 'superseded', 'withdrawn')),
-  kind           text        not null check (kind in ('approval', 'input', 'reconciliation')),
-  tenant_id      text        not null,
-  run_id         text        not null references holdfast.runs,
-  turn           integer     not null,
-  step           integer     not null,
-  slot           integer     not null,
-  effect_id      text        not null references holdfast.effects,
+  kind          text                  not null check (kind in ('approval', 'input', 'reconciliation')),
+  tenant_id     text                  not null,
+  run_id        text                  not null references holdfast.runs,
+  turn          integer               not null,
+  step          integer               not null,
+  slot          integer               not null,
+  effect_id     text                  not null references holdfast.effects,
   -- Who asked for what waits; for an approval, who may not approve it.
-  requested_by   text        not null,
+  requested_by  text                  not null,
   -- What a person decides about: made from the stored arguments that will run, never from the model's words.
-  scope          jsonb       not null,
+  scope         jsonb                 not null,
   -- SHA-256 over the RFC 8785 form of the scope; a decision names it.
-  scope_sha256   text        not null check (scope_sha256 ~ '^[0-9a-f]{64}$'),
+  scope_sha256  holdfast.sha256       not null,
   -- JSON Schema of the answer.
-  answer_schema  jsonb       not null,
-  required_role  text        not null check (char_length(required_role) between 1 and 64),
-  quorum         integer     not null default 1 check (quorum between 1 and 10),
-  created_at     timestamptz not null default clock_timestamp(),
-  expires_at     timestamptz not null,
+  answer_schema jsonb                 not null,
+  required_role holdfast.name         not null,
+  quorum        integer               not null default 1 check (quorum between 1 and 10),
+  created_at    timestamptz           not null default clock_timestamp(),
+  expires_at    timestamptz           not null,
   -- What the expiry makes of the wait.
-  on_expiry      text        not null check (on_expiry in ('deny', 'escalate')),
-  decided_at     timestamptz,
-  consumed_at    timestamptz,
-  consumed_by    text        references holdfast.effects,
+  on_expiry     text                  not null check (on_expiry in ('deny', 'escalate')),
+  decided_at    timestamptz,
+  consumed_at   timestamptz,
+  consumed_by   text                  references holdfast.effects,
   constraint decided_iff_not_open check ((state = 'open') = (decided_at is null)),
   constraint consumed_iff_by check ((state = 'consumed') = (consumed_by is not null)
                                 and (state = 'consumed') = (consumed_at is not null)),
@@ -42,17 +42,17 @@ create index interrupts_by_run on holdfast.interrupts (run_id);
 
 -- What each person said: append-only, one word of each person for one wait.
 create table holdfast.decisions (
-  interrupt_id   text        not null references holdfast.interrupts,
-  actor_id       text        not null check (char_length(actor_id) between 1 and 200),
-  tenant_id      text        not null,
-  decision       text        not null check (decision in ('approve', 'deny', 'revoke', 'answer')),
-  authority      text        not null,
-  scope_sha256   text        not null,
-  note           text        not null default '' check (char_length(note) <= 4000),
-  endpoint       text        not null,
-  idempotency_key text       not null,
-  request_sha256 text        not null check (request_sha256 ~ '^[0-9a-f]{64}$'),
-  created_at     timestamptz not null default clock_timestamp(),
+  interrupt_id    text            not null references holdfast.interrupts,
+  actor_id        holdfast.actor  not null,
+  tenant_id       text            not null,
+  decision        text            not null check (decision in ('approve', 'deny', 'revoke', 'answer')),
+  authority       text            not null,
+  scope_sha256    text            not null,
+  note            text            not null default '' check (char_length(note) <= 4000),
+  endpoint        text            not null,
+  idempotency_key text            not null,
+  request_sha256  holdfast.sha256 not null,
+  created_at      timestamptz     not null default clock_timestamp(),
   primary key (interrupt_id, actor_id, decision),
   unique (tenant_id, endpoint, idempotency_key)
 );
@@ -210,6 +210,7 @@ begin
     'interrupt_id', i.interrupt_id, 'kind', i.kind, 'effect_id', i.effect_id, 'decision', p_decision, 'state', v_state,
     'actor_id', lower(btrim(p_actor)), 'approvals', v_approvals, 'quorum', i.quorum));
   perform holdfast.save_run(r);
+  perform pg_notify('holdfast_events', r.run_id);
   if v_state <> 'open' then perform pg_notify('holdfast_nudge', r.run_id); end if;
   return jsonb_build_object('kind', 'decided', 'state', v_state);
 end $$;
@@ -245,6 +246,7 @@ begin
                        'request_sha256', p_request_sha256), p_actor, p_note, p_reference, null, ''::bytea,
     p_empty_sha256, null, false, p_result_text);
   perform holdfast.save_run(r);
+  perform pg_notify('holdfast_events', r.run_id);
   perform pg_notify('holdfast_nudge', r.run_id);
   return jsonb_build_object('kind', 'settled', 'state', p_decided);
 end $$;
