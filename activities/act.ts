@@ -105,7 +105,7 @@ const CLAIM_TOO_OLD: ToolAnswer = { kind: 'not_sent', reason: 'claim_too_old' };
 
 /**
  * Whether the claim stands at this moment. A process that slept after it may have been taken for lost, and its claim
- * with it: the clock is monotonic, so a stop is seen; half the heartbeat leaves room for the send itself. An answer
+ * with it: the clock is monotonic, so a stop is seen; half of what it may sleep leaves room for the send itself. An answer
  * that came late from a slow ledger looks the same, so the ledger is asked again, under the same attempt.
  */
 async function isStillOurs(
@@ -113,9 +113,8 @@ async function isStillOurs(
   claimedAt: number,
   ask: () => Promise<Asked>,
 ): Promise<boolean> {
-  if (scope.heartbeatMs === null) return true;
   let askedAt = claimedAt;
-  while (performance.now() - askedAt > scope.heartbeatMs / 2 && !scope.signal.aborted) {
+  while (performance.now() - askedAt > scope.silenceMs / 2 && !scope.signal.aborted) {
     const again = await ask();
     if (again.answer.kind !== 'claimed') return false;
     askedAt = again.askedAt;

@@ -66,6 +66,7 @@ function rowOf(
     effectClass: tool.effectClass,
     namespace: tool.namespace,
     parallel: tool.parallel,
+    short: tool.short,
     arguments: call.canonicalArguments,
     argumentsSha256: sha256(call.canonicalArguments),
     policy: {

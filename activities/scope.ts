@@ -11,7 +11,12 @@ export interface ActivityScope extends Speaker {
   readonly signal: AbortSignal;
   /** Silence after which Temporal takes the activity for lost; null where it does not watch (local activities). */
   readonly heartbeatMs: number | null;
+  /** How long this process may sleep before another may take its place. */
+  readonly silenceMs: number;
 }
+
+/** How long Temporal waits for a workflow task before another worker gets it: a local activity is a part of one. */
+const WORKFLOW_TASK_MS = 10_000;
 
 const LEDGER_WAIT_FIRST_MS = 100;
 const LEDGER_WAIT_MAX_MS = 3_000;
@@ -33,6 +38,7 @@ export async function inScope<A>(
     execution: context.info.workflowExecution?.runId ?? '',
     signal: context.cancellationSignal,
     heartbeatMs,
+    silenceMs: heartbeatMs ?? WORKFLOW_TASK_MS,
   };
   const beat =
     heartbeatMs === null ? undefined : setInterval(() => context.heartbeat(), Math.max(heartbeatMs / 4, 50));

@@ -6,6 +6,9 @@ export const TOOL = 'apply_change';
 /** Tool calls of the run that the comparison is about: the work "agent-loop-5". */
 export const LOOP_CALLS = 5;
 
+/** Model and tool answer at once, and say so: they take the fast lane. */
+const SHORT = { short: true, timeoutSeconds: 10 };
+
 /** Durable steps of a run: a model call before each tool call and one for the final answer. */
 export function stepsOf(toolCalls: number): number {
   return 2 * toolCalls + 1;
@@ -39,7 +42,7 @@ export async function writeProject(
   await write('tools.yaml', { version: 1, tools: { [TOOL]: toolOf(host) } });
   return await write('holdfast.yaml', {
     version: 1,
-    models: { script: { provider: 'scripted', script: 'model.yaml', maxOutputTokens: 1024 } },
+    models: { script: { provider: 'scripted', script: 'model.yaml', maxOutputTokens: 1024, ...SHORT } },
     tools: { http: ['tools.yaml'] },
     agents: {
       [AGENT]: {
@@ -80,7 +83,7 @@ function toolOf(host: string): object {
     class: 'keyed',
     namespace: 'bench-target',
     keyed: { windowSeconds: 86_400, resendsMax: 5, comparesBodies: false, keepsServerErrors: false },
-    timeoutSeconds: 20,
+    ...SHORT,
     method: 'POST',
     url: `http://${host}/changes`,
     allow: [host],

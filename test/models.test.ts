@@ -39,6 +39,7 @@ function profile(provider: ModelProfile['provider'], changes: Partial<ModelProfi
     apiKeyEnv: 'TEST_KEY',
     maxOutputTokens: 1000,
     timeoutSeconds: 20,
+    short: false,
     ...changes,
   };
 }

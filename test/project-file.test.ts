@@ -142,6 +142,7 @@ describe('a project', () => {
       apiKeyEnv: 'KEY',
       maxOutputTokens: 10,
       timeoutSeconds: 10,
+      short: false,
     };
     const project = await loadProject(write({ 'models/desk.yaml': null }), {}, { modelOverride });
     expect(project.agents.map(({ model }) => model.name)).toEqual(['other', 'other']);

@@ -58,6 +58,7 @@ describe('the scripted model', () => {
       apiKeyEnv: null,
       maxOutputTokens: 1000,
       timeoutSeconds: 20,
+      short: false,
     };
   }
 

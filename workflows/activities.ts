@@ -32,6 +32,25 @@ export function readActivities(heartbeatSeconds: number) {
 }
 
 /**
+ * The fast lane: steps declared short run as local activities, many of them in one workflow task, so they cost no round
+ * trip through Temporal (docs/decisions/0007). After a crash they run again, and the ledger answers with what exists.
+ * Signals wait for the task's end; the claims look at control requests all the same.
+ */
+export const fastLane = {
+  act: proxyLocalActivities<Pick<RunActivities, 'act'>>({
+    startToCloseTimeout: START_TO_CLOSE,
+    retry: { maximumAttempts: 1 },
+    cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+  }).act,
+  think: proxyLocalActivities<Pick<RunActivities, 'think'>>({
+    startToCloseTimeout: START_TO_CLOSE,
+    retry: { initialInterval: '500 milliseconds', maximumInterval: '10 seconds', backoffCoefficient: 2 },
+    localRetryThreshold: '30 seconds',
+    cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+  }).think,
+};
+
+/**
  * Ledger commits without an outside call: local activities, since one costs no round trip to Temporal and every one
  * may be repeated. They wait for Postgres as long as it takes (SPEC 3.8).
  */

@@ -16,6 +16,7 @@ export async function callModel(run: Run): Promise<Answered> {
     switch (answer.kind) {
       case 'answered':
         run.stepAnswered();
+        run.modelIsShort = answer.short;
         return answer;
       case 'failed':
         await waitAfterFailure(run, answer);
@@ -38,13 +39,7 @@ export async function callModel(run: Run): Promise<Answered> {
 
 async function think(run: Run): Promise<Exclude<ThinkAnswer, Refused>> {
   try {
-    return await run.trail.ride<ThinkAnswer>((trail) =>
-      run.abortable(() =>
-        run.think.executeWithOptions({ summary: `step ${run.step}` }, [
-          { runId: run.id, turn: run.turn, step: run.step, trail },
-        ]),
-      ),
-    );
+    return await run.trail.ride<ThinkAnswer>((trail) => run.abortable(() => run.think(trail)));
   } catch (error) {
     if (!(error instanceof ActivityFailure) || CancellationScope.current().consideredCancelled) throw error;
     // Aborted, or lost for good: the claim of the next one says what is to be done.

@@ -11,15 +11,19 @@ import {
 } from '@temporalio/workflow';
 import { defineSearchAttributeKey } from '@temporalio/common';
 import {
+  type ActAnswer,
   type LookAnswer,
   NUDGE_SIGNAL,
+  type PlannedSlot,
   type ResumePoint,
   type RunInput,
   SEARCH_ATTRIBUTES,
+  type ThinkAnswer,
+  type Trail,
   type TrailEntry,
 } from '../shared/domain/protocol.js';
 import { type RunEvent, type RunState, step, type TransitionReason } from '../shared/domain/run-machine.js';
-import { effectActivities, ledger, readActivities } from './activities.js';
+import { effectActivities, fastLane, ledger, readActivities } from './activities.js';
 import { CancelAsked, OutOfStep } from './endings.js';
 import { TrailBuffer } from './trail.js';
 
@@ -58,10 +62,12 @@ export class Run {
   readonly turn: number;
   step: number;
   state: RunState;
+  /** As the last answer of the model said; the first call of an execution takes the normal lane. */
+  modelIsShort = false;
   readonly trail: TrailBuffer;
   readonly #nudges: Nudges;
-  readonly act: ReturnType<typeof effectActivities>['act'];
-  readonly think: ReturnType<typeof readActivities>['think'];
+  readonly #act: ReturnType<typeof effectActivities>['act'];
+  readonly #think: ReturnType<typeof readActivities>['think'];
   readonly queryEffect: ReturnType<typeof readActivities>['queryEffect'];
   readonly #input: RunInput;
   /** The nudges that came before the last look: a later one, even before a wait begins, ends the wait. */
@@ -87,9 +93,9 @@ export class Run {
     this.trail = new TrailBuffer(input.runId, from.trailPosition);
     this.#nudges = nudges;
     this.#input = input;
-    this.act = effectActivities(input.settings.heartbeatSeconds).act;
+    this.#act = effectActivities(input.settings.heartbeatSeconds).act;
     const reads = readActivities(input.settings.heartbeatSeconds);
-    this.think = reads.think;
+    this.#think = reads.think;
     this.queryEffect = reads.queryEffect;
   }
 
@@ -192,6 +198,20 @@ export class Run {
     if (view.kind !== 'look') throw new OutOfStep(view.kind);
     this.#looked = seen;
     return view;
+  }
+
+  /** One model call at the current step, in the lane that the model is declared for. */
+  think(trail: Trail): Promise<ThinkAnswer> {
+    const lane = this.modelIsShort ? fastLane.think : this.#think;
+    const place = { runId: this.id, turn: this.turn, step: this.step };
+    return lane.executeWithOptions({ summary: `step ${this.step}` }, [{ ...place, trail }]);
+  }
+
+  /** One attempt at a call of the current step, in the lane that its tool is declared for. */
+  act({ slot, short }: Pick<PlannedSlot, 'slot' | 'short'>, redo: number, trail: Trail): Promise<ActAnswer> {
+    const lane = short ? fastLane.act : this.#act;
+    const place = { runId: this.id, turn: this.turn, step: this.step, slot, redo };
+    return lane.executeWithOptions({ summary: `step ${this.step} call ${slot}` }, [{ ...place, trail }]);
   }
 
   /** Makes a call that a cancel may abort. */

@@ -26,11 +26,11 @@ export async function settleCalls(run: Run, calls: readonly PlannedSlot[]): Prom
   let failure: RunFails | undefined;
   for (const group of groupsOf(calls)) {
     const first = group.length > 1 ? await firstAttempts(run, group) : undefined;
-    for (const { slot } of group) {
+    for (const call of group) {
       try {
         // Calls further on that need a person are shown together with this one.
-        const gated = calls.filter((call) => call.gated && call.slot > slot).map((call) => call.slot);
-        await settleCall(run, slot, first?.get(slot), gated);
+        const gated = calls.filter((later) => later.gated && later.slot > call.slot);
+        await settleCall(run, call, first?.get(call.slot), gated);
       } catch (error) {
         if (!(error instanceof RunFails)) throw error;
         failure ??= error;
@@ -55,7 +55,7 @@ async function firstAttempts(run: Run, group: readonly PlannedSlot[]): Promise<M
   // Each attempt must find its past durable, and only one of them could carry it.
   await run.flush();
   const answers = await Promise.all(
-    group.map(async ({ slot }): Promise<[number, CallAnswer]> => [slot, await tryCall(run, slot, 0)]),
+    group.map(async (call): Promise<[number, CallAnswer]> => [call.slot, await tryCall(run, call, 0)]),
   );
   return new Map(answers);
 }
@@ -63,19 +63,19 @@ async function firstAttempts(run: Run, group: readonly PlannedSlot[]): Promise<M
 /** Until the call has its one result. @throws RunFails when its contract ends the run over it */
 async function settleCall(
   run: Run,
-  slot: number,
+  call: PlannedSlot,
   first: CallAnswer | undefined,
-  gated: readonly number[],
+  gated: readonly PlannedSlot[],
 ): Promise<void> {
   let redo = 0;
   let silent = 0;
-  let answer = first ?? (await tryCall(run, slot, redo));
+  let answer = first ?? (await tryCall(run, call, redo));
   for (;;) {
     run.heedAbort();
     if (run.isLarge) await run.continueAsNew();
     switch (answer.kind) {
       case 'effect': {
-        const next = await settleStanding(run, slot, answer);
+        const next = await settleStanding(run, call.slot, answer);
         if (next === 'settled') return;
         if (next.kind === 'look_again') {
           answer = next.answer;
@@ -101,7 +101,7 @@ async function settleCall(
       case 'key_conflict':
         throw new RunFails('key_conflict');
     }
-    answer = await tryCall(run, slot, redo);
+    answer = await tryCall(run, call, redo);
   }
 }
 
@@ -109,8 +109,8 @@ async function settleCall(
  * Waits until every approval that the step needs is decided or expired, holding no worker. Expiry is the ledger's to
  * judge; it denies the call, and never lets it run (SPEC 2).
  */
-async function awaitApprovals(run: Run, gated: readonly number[]): Promise<void> {
-  for (const slot of gated) await tryCall(run, slot, 0);
+async function awaitApprovals(run: Run, gated: readonly PlannedSlot[]): Promise<void> {
+  for (const call of gated) await tryCall(run, call, 0);
   let view = await run.obey();
   if (view.openApprovals === 0) return;
   run.move('ask_approval', 'approval_needed');
@@ -217,18 +217,12 @@ function retryRow(run: Run, slot: number, effect: EffectStanding) {
 }
 
 /** One attempt; an activity that ends without an answer is looked up in the ledger, never tried again blindly. */
-async function tryCall(run: Run, slot: number, redo: number): Promise<CallAnswer> {
+async function tryCall(run: Run, call: PlannedSlot, redo: number): Promise<CallAnswer> {
   try {
-    return await run.trail.ride<ActAnswer>((trail) =>
-      run.abortable(() =>
-        run.act.executeWithOptions({ summary: `step ${run.step} call ${slot}` }, [
-          { runId: run.id, turn: run.turn, step: run.step, slot, redo, trail },
-        ]),
-      ),
-    );
+    return await run.trail.ride<ActAnswer>((trail) => run.abortable(() => run.act(call, redo, trail)));
   } catch (error) {
     if (error instanceof OutOfStep || CancellationScope.current().consideredCancelled) throw error;
-    return await examine(run, slot);
+    return await examine(run, call.slot);
   }
 }
 

@@ -53,6 +53,7 @@ export function modelOverrideFromEnv(
     apiKeyEnv: keyName(provider, read),
     maxOutputTokens: wholeNumber(read, 'HOLDFAST_MODEL_MAX_OUTPUT_TOKENS', 4_096, 1_000_000),
     timeoutSeconds: wholeNumber(read, 'HOLDFAST_MODEL_TIMEOUT_SECONDS', 120, 86_400),
+    short: false,
   };
 }
 

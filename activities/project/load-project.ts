@@ -1,7 +1,7 @@
 import type { AgentManifest, ModelProfile, ToolManifest } from '../../shared/domain/agents.js';
 import { readScript, ScriptError } from '../models/script-format.js';
 import { manifestOf, ToolCatalogue } from '../tools/catalogue.js';
-import { digestDeclaration } from '../tools/declaration.js';
+import { digestDeclaration, shortProblems } from '../tools/declaration.js';
 import { loadTools } from './load-tools.js';
 import type { LoadedTool, LoadedTools } from './load-tools.js';
 import { ProjectError } from './project-error.js';
@@ -71,8 +71,11 @@ async function loadModels(
 }
 
 function profileOf(source: ProjectSource, name: string, declared: ModelDeclaration): ModelProfile {
-  const { provider, maxOutputTokens, timeoutSeconds } = declared;
-  const limits = { maxOutputTokens, timeoutSeconds };
+  const { provider, maxOutputTokens, timeoutSeconds, short } = declared;
+  const limits = { maxOutputTokens, timeoutSeconds, short };
+  for (const { path, message } of shortProblems(short, timeoutSeconds)) {
+    source.problem(['models', name, ...path], message);
+  }
   if (declared.provider === 'scripted') {
     return { name, provider, model: declared.script, baseUrl: null, apiKeyEnv: null, ...limits };
   }

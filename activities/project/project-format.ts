@@ -4,6 +4,8 @@ import { mcpServerSchema } from '../tools/mcp-format.js';
 const modelLimits = {
   maxOutputTokens: z.int().min(1).max(1_000_000).default(4096),
   timeoutSeconds: z.number().min(1).max(86_400).default(120),
+  /** Answers within 10 seconds as a rule, so its calls take the fast lane. */
+  short: z.boolean().default(false),
 };
 
 const remoteModel = {

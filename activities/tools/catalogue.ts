@@ -48,7 +48,7 @@ export class ToolCatalogue {
 
 /** A tool as an agent version pins it. */
 export function manifestOf(tool: Tool, approval: ToolManifest['approval']): ToolManifest {
-  const { name, version, description, inputSchema, effect, parallel, timeoutSeconds } = tool;
+  const { name, version, description, inputSchema, effect, parallel, short, timeoutSeconds } = tool;
   return {
     name,
     version,
@@ -60,6 +60,7 @@ export function manifestOf(tool: Tool, approval: ToolManifest['approval']): Tool
     query: effect.query ?? null,
     compensation: effect.compensation ?? null,
     parallel,
+    short,
     timeoutSeconds,
     approval,
   };

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { z } from 'zod';
+import { SHORT_SECONDS_MAX } from '../../shared/domain/agents.js';
 import { canonicalJson, checkJsonValue } from '../../shared/domain/strict-json.js';
 
 /** One thing wrong with a declaration: where, and in words what and what to do. */
@@ -36,6 +37,13 @@ export function readDeclaration<Schema extends z.ZodType>(
   const parsed = schema.safeParse(value, { error: explain });
   if (parsed.success) return { ok: true, value: parsed.data };
   return { ok: false, problems: parsed.error.issues.flatMap((issue) => problemsOf(issue, [])) };
+}
+
+/** What calls itself short must end soon: the fast lane holds a place of the workflow's worker meanwhile. */
+export function shortProblems(short: boolean, timeoutSeconds: number): DeclarationProblem[] {
+  if (!short || timeoutSeconds <= SHORT_SECONDS_MAX) return [];
+  const message = `what is short ends within ${SHORT_SECONDS_MAX} seconds — set timeoutSeconds to ${SHORT_SECONDS_MAX} or less, or remove \`short\``;
+  return [{ path: ['short'], message }];
 }
 
 /** Unknown settings are named one by one, each in its place; of a union, the nearest form counts. */

@@ -1,5 +1,5 @@
 import { parseAllowEntry } from './address-guard.js';
-import type { DeclarationProblem } from './declaration.js';
+import { type DeclarationProblem, shortProblems } from './declaration.js';
 import { policyProblems } from './effect-policy.js';
 import type { HttpToolDeclaration } from './http-format.js';
 import {
@@ -21,6 +21,7 @@ export function httpToolProblems(name: string, declared: HttpToolDeclaration): D
     ...inputSchemaProblems(declared.input).map((problem) => at(['input'], problem.message)),
     ...outputProblems(declared),
     ...policyProblems(declared, { hasProbe: probe !== undefined }),
+    ...shortProblems(declared.short, declared.timeoutSeconds),
     ...placeProblems(declared, [], declared),
     ...(probe === undefined ? [] : placeProblems(probe, ['probe'], declared)),
     ...bodyProblems(declared),

@@ -62,6 +62,8 @@ export const httpToolSchema = z.strictObject({
   output: jsonObject.optional(),
   ...effectFields,
   parallel: z.boolean().optional(),
+  /** Ends within 10 seconds as a rule, so its calls take the fast lane: no round trip through Temporal for each. */
+  short: z.boolean().default(false),
   timeoutSeconds: z.number().min(1).max(3600).default(30),
   connectTimeoutSeconds: z.number().min(0.1).max(120).default(5),
   method: z.enum(['GET', 'POST', 'PUT', 'PATCH', 'DELETE']).default('POST'),

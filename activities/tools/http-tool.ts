@@ -61,6 +61,7 @@ export function createHttpTool(name: string, declaration: unknown, deps: HttpToo
     version: digestDeclaration(name, { kind: 'http', name, ...parsed.value }),
     effect: policyOf(declared, name),
     parallel: declared.parallel ?? declared.class === 'read',
+    short: declared.short,
     timeoutSeconds,
     call: (call) => client.call(call),
     ...(probe === undefined ? {} : { probe: (query) => client.probe(probe, query) }),

@@ -10,6 +10,8 @@ export const mcpToolSchema = z.strictObject({
   /** Overrides the rule of the class; an agent's file overrides this one. */
   approval: z.enum(['required', 'not_required']).optional(),
   parallel: z.boolean().optional(),
+  /** Ends within 10 seconds as a rule, so its calls take the fast lane: no round trip through Temporal for each. */
+  short: z.boolean().default(false),
   /** A call may take this long; with `progressExtends`, this long without a word of progress. */
   timeoutSeconds: z.number().min(1).max(3600).default(60),
   /** A progress notice starts `timeoutSeconds` anew, up to `totalTimeoutSeconds`. */

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { notSentAnswer, unknownAnswer } from './answers.js';
 import { openDeadline, withinDeadline } from './deadline.js';
 import type { Deadline } from './deadline.js';
-import { digestDeclaration, ToolDeclarationError } from './declaration.js';
+import { digestDeclaration, shortProblems, ToolDeclarationError } from './declaration.js';
 import type { DeclarationProblem } from './declaration.js';
 import { policyOf, policyProblems } from './effect-policy.js';
 import { inputSchemaProblems } from './input-schema.js';
@@ -55,13 +55,17 @@ export function createMcpTool(parts: McpToolParts): Tool {
     version: digestDeclaration(name, { kind: 'mcp', name, server, remoteName, pin: pin.digest, ...declared }),
     effect: policyOf(declared, server),
     parallel: declared.parallel ?? declared.class === 'read',
+    short: declared.short,
     timeoutSeconds: totalSecondsOf(declared),
     call: (call) => callMcpTool(parts, call),
   };
 }
 
 function mcpToolProblems(declared: McpToolDeclaration, pin: McpPin): DeclarationProblem[] {
-  const problems = [...policyProblems(declared, { hasProbe: false })];
+  const problems = [
+    ...policyProblems(declared, { hasProbe: false }),
+    ...shortProblems(declared.short, totalSecondsOf(declared)),
+  ];
   if (declared.class === 'queryable') {
     problems.push({
       path: ['class'],

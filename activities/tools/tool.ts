@@ -85,6 +85,8 @@ export interface Tool {
   readonly effect: EffectPolicy;
   /** May run beside other calls of the same step that say so too. */
   readonly parallel: boolean;
+  /** Its calls take the fast lane; see `SHORT_SECONDS_MAX`. */
+  readonly short: boolean;
   readonly timeoutSeconds: number;
   call(call: ToolCall): Promise<ToolAnswer>;
   /** Asks the target what became of a key. Sends nothing that changes anything. */

@@ -25,6 +25,8 @@ export interface ToolManifest {
   } | null;
   readonly compensation: string | null;
   readonly parallel: boolean;
+  /** Its calls take the fast lane. */
+  readonly short: boolean;
   readonly timeoutSeconds: number;
   /** `required`: a person approves each call before it runs. `not_required`: the operator said so in the agent's file. */
   readonly approval: 'required' | 'not_required';
@@ -41,7 +43,12 @@ export interface ModelProfile {
   readonly apiKeyEnv: string | null;
   readonly maxOutputTokens: number;
   readonly timeoutSeconds: number;
+  /** Its calls take the fast lane. */
+  readonly short: boolean;
 }
+
+/** Longest time-out, in seconds, of what may call itself short: the fast lane holds a place of the workflow's worker. */
+export const SHORT_SECONDS_MAX = 10;
 
 /** Limits of an agent's runs; a run's contract may lower them. */
 export interface AgentLimits {

@@ -116,6 +116,8 @@ export interface PlannedSlot {
   readonly parallel: boolean;
   /** A person must approve it before it is dispatched. */
   readonly gated: boolean;
+  /** It takes the fast lane: the tool is declared short. */
+  readonly short: boolean;
 }
 
 export type ThinkAnswer =
@@ -124,6 +126,8 @@ export type ThinkAnswer =
       readonly calls: readonly PlannedSlot[];
       /** Calls that were answered with an error result instead of being planned. */
       readonly refused: number;
+      /** The next model call takes the fast lane: the model is declared short. */
+      readonly short: boolean;
       readonly stopReason: ModelStopReason;
       /** The run's state after the commit: `completed` when this answer ended the run. */
       readonly state: RunState;

@@ -38,6 +38,7 @@ export interface AnsweredModelCall {
   readonly stopReason: ModelResponse['stopReason'];
   readonly calls: readonly PlannedSlot[];
   readonly refused: number;
+  readonly short: boolean;
   readonly state: RunState;
 }
 
@@ -102,6 +103,7 @@ function answered(a: Record<string, unknown>): AnsweredModelCall {
     stopReason: a['stop_reason'] as AnsweredModelCall['stopReason'],
     calls: a['calls'] as PlannedSlot[],
     refused: a['refused'] as number,
+    short: a['short'] as boolean,
     state: (a['state'] ?? 'running') as RunState,
   };
 }
@@ -119,6 +121,7 @@ export interface PlannedCallRow {
   readonly effectClass: string;
   readonly namespace: string;
   readonly parallel: boolean;
+  readonly short: boolean;
   /** RFC 8785 text: the very bytes that are digested, approved and dispatched. */
   readonly arguments: string;
   readonly argumentsSha256: string;

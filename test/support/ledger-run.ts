@@ -187,6 +187,7 @@ function plannedCall(slot: number, call: Partial<PlannedCallRow>): PlannedCallRo
     effectClass: 'opaque',
     namespace: 'tool_opaque',
     parallel: false,
+    short: false,
     argumentsSha256: sha256(text),
     policy: {},
     ...call,

@@ -18,7 +18,7 @@ export const LEDGER_AGENT: AgentManifest = {
   instructions: 'Do what is asked.',
   model: {
     ...{ name: 'desk', provider: 'scripted', model: 'desk.yaml', baseUrl: null, apiKeyEnv: null },
-    ...{ maxOutputTokens: 1_024, timeoutSeconds: 60 },
+    ...{ maxOutputTokens: 1_024, timeoutSeconds: 60, short: false },
   },
   tools: [],
   limits: { stepsMax: 50, toolCallsMax: 100, wallClockSecondsMax: 3_600 },

@@ -176,7 +176,7 @@ const AGENT = {
   instructions: 'Refund what is broken.',
   model: {
     ...{ name: 'desk', provider: 'scripted' as const, model: 'desk.yaml', baseUrl: null, apiKeyEnv: null },
-    ...{ maxOutputTokens: 1024, timeoutSeconds: 60 },
+    ...{ maxOutputTokens: 1024, timeoutSeconds: 60, short: false },
   },
   tools: [],
   limits: { stepsMax: 10, toolCallsMax: 20, wallClockSecondsMax: 3600 },
