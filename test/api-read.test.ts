@@ -85,7 +85,7 @@ async function addEffect(
        fencing_token, attempts_max, series_deadline_at, first_dispatched_at, last_dispatched_at, settled_at,
        unknown_at, reconciliation_owner, reconciliation_deadline_at)
      values ($1, $2, 'default', $3, 1, 1, $4, 'call-1', 'send_mail', repeat('a', 64), 'opaque', 'mail',
-       'key-of-' || $1, '{"to":"a@example.com"}', repeat('b', 64), '{}', 'tester', 1, 1, 5, now() + interval '1 hour',
+       'key-of-' || $3::text || $4::int, '{"to":"a@example.com"}', repeat('b', 64), '{}', 'tester', 1, 1, 5, now() + interval '1 hour',
        now(), now(), $5, $6, $7, $8)`,
     [
       ...[id, state, runId, slot, unknown ? null : new Date(), unknown ? new Date() : null],

@@ -118,7 +118,7 @@ describe('a start', () => {
     const handle = await other.client.workflow.start(WORKFLOW_TYPE, {
       workflowId: runId,
       taskQueue: other.taskQueue,
-      args: [{ version: 1, runId, continued: 0, settings: SETTINGS }],
+      args: [{ version: 1, runId, continued: 0, modelIsShort: false, settings: SETTINGS }],
     });
     expect(await handle.result()).toEqual({ state: 'completed' });
     expect(await everythingOf(runId, own)).toEqual(before);

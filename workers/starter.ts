@@ -9,7 +9,13 @@ import {
   SEARCH_ATTRIBUTES,
   WORKFLOW_TYPE,
 } from '../shared/domain/protocol.js';
-import { confirmStarts, isUnstarted, type UnstartedRun, unstartedRuns } from '../shared/ledger/admission.js';
+import {
+  confirmStarts,
+  type OwedStart,
+  readOwedStart,
+  type UnstartedRun,
+  unstartedRuns,
+} from '../shared/ledger/admission.js';
 import type { Logger } from '../shared/process/log.js';
 
 /** The message of an admission on the channel `holdfast_admitted`. */
@@ -47,8 +53,14 @@ const attributeOf = (name: string) => defineSearchAttributeKey(name, KEYWORD);
  * run id, and an id that Temporal knows already is a start that came through.
  */
 export function createStarter({ db, client, settings, log }: StarterDeps) {
-  const start = async (run: UnstartedRun): Promise<'started' | 'there'> => {
-    const input: RunInput = { version: RUN_INPUT_VERSION, runId: run.run_id, continued: 0, settings };
+  const start = async (run: UnstartedRun, { modelIsShort }: OwedStart): Promise<'started' | 'there'> => {
+    const input: RunInput = {
+      version: RUN_INPUT_VERSION,
+      runId: run.run_id,
+      continued: 0,
+      modelIsShort,
+      settings,
+    };
     try {
       const options: WorkflowStartOptions = {
         workflowId: run.run_id,
@@ -77,7 +89,8 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
 
   // The ledger decides, right before the call: an id that Temporal has forgotten would start a second time.
   const startIfOwed = async (run: UnstartedRun): Promise<void> => {
-    if (await isUnstarted(db, run.run_id)) await start(run);
+    const owed = await readOwedStart(db, run.run_id);
+    if (owed !== undefined) await start(run, owed);
   };
   return {
     /** Starts the run that a notification names: the quick way. What fails here is found by the next round. */

@@ -66,9 +66,10 @@ function parseInput(rawInput: unknown): RunInput {
 }
 
 function isRunInput(value: unknown): value is RunInput {
-  if (!hasFields(value, ['version', 'runId', 'continued', 'settings'])) return false;
-  const { version, runId, continued, settings } = value;
+  if (!hasFields(value, ['version', 'runId', 'continued', 'modelIsShort', 'settings'])) return false;
+  const { version, runId, continued, modelIsShort, settings } = value;
   if (version !== RUN_INPUT_VERSION || !isWhole(continued, 0, Number.MAX_SAFE_INTEGER)) return false;
+  if (typeof modelIsShort !== 'boolean') return false;
   if (typeof runId !== 'string' || !/^run_[0-9a-f]{32}$/.test(runId)) return false;
   if (!hasFields(settings, ['heartbeatSeconds', 'historyEventsMax', 'apiUrl'])) return false;
   const { heartbeatSeconds, historyEventsMax, apiUrl } = settings;

@@ -16,7 +16,6 @@ export async function callModel(run: Run): Promise<Answered> {
     switch (answer.kind) {
       case 'answered':
         run.stepAnswered();
-        run.modelIsShort = answer.short;
         return answer;
       case 'failed':
         await waitAfterFailure(run, answer);

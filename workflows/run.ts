@@ -62,8 +62,6 @@ export class Run {
   readonly turn: number;
   step: number;
   state: RunState;
-  /** As the last answer of the model said; the first call of an execution takes the normal lane. */
-  modelIsShort = false;
   readonly trail: TrailBuffer;
   readonly #nudges: Nudges;
   readonly #act: ReturnType<typeof effectActivities>['act'];
@@ -202,7 +200,7 @@ export class Run {
 
   /** One model call at the current step, in the lane that the model is declared for. */
   think(trail: Trail): Promise<ThinkAnswer> {
-    const lane = this.modelIsShort ? fastLane.think : this.#think;
+    const lane = this.#input.modelIsShort ? fastLane.think : this.#think;
     const place = { runId: this.id, turn: this.turn, step: this.step };
     return lane.executeWithOptions({ summary: `step ${this.step}` }, [{ ...place, trail }]);
   }

@@ -6,7 +6,7 @@ import type {
   PlannedSlot,
 } from '../shared/domain/protocol.js';
 import { decideRetry, type RetryKind } from '../shared/domain/retry-policy.js';
-import { CancellationScope } from '@temporalio/workflow';
+import { CancellationScope, sleep } from '@temporalio/workflow';
 import { ledger } from './activities.js';
 import { OutOfStep, RunFails } from './endings.js';
 import { reconcile } from './reconcile.js';
@@ -146,9 +146,7 @@ async function settleStanding(run: Run, slot: number, effect: EffectStanding): P
         ? again
         : await retryOrGiveUp(run, slot, effect);
     case 'dispatching':
-      // Another attempt of ours holds it; when its lease is over, the ledger says what became of it.
-      await run.waitFor(effect.leaseMsLeft ?? 1_000);
-      return { kind: 'look_again', answer: await examine(run, slot) };
+      throw new Error('bug: a dispatch was not waited for');
     case 'unknown':
       if (effect.next === 'resend') return await retryOrGiveUp(run, slot, effect);
       if (effect.next === 'give_up') return await giveUp(run, slot, effect);
@@ -219,7 +217,14 @@ function retryRow(run: Run, slot: number, effect: EffectStanding) {
 /** One attempt; an activity that ends without an answer is looked up in the ledger, never tried again blindly. */
 async function tryCall(run: Run, call: PlannedSlot, redo: number): Promise<CallAnswer> {
   try {
-    return await run.trail.ride<ActAnswer>((trail) => run.abortable(() => run.act(call, redo, trail)));
+    const answer = await run.trail.ride<ActAnswer>((trail) =>
+      run.abortable(() => run.act(call, redo, trail)),
+    );
+    if (answer.kind !== 'effect' || answer.state !== 'dispatching') return answer;
+    // An attempt of ours holds it whose end was lost with its worker. When its lease is over, the ledger says what became
+    // of it.
+    await run.abortable(() => sleep(answer.leaseMsLeft ?? 1_000));
+    return await examine(run, call.slot);
   } catch (error) {
     if (error instanceof OutOfStep || CancellationScope.current().consideredCancelled) throw error;
     return await examine(run, call.slot);

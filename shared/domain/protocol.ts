@@ -29,6 +29,8 @@ export interface RunInput {
   readonly runId: string;
   /** How many executions of this run came before by continue-as-new. */
   readonly continued: number;
+  /** The pinned model is declared short: its calls take the fast lane. */
+  readonly modelIsShort: boolean;
   readonly settings: {
     /** An activity that is silent for longer is taken for lost. */
     readonly heartbeatSeconds: number;
@@ -126,8 +128,6 @@ export type ThinkAnswer =
       readonly calls: readonly PlannedSlot[];
       /** Calls that were answered with an error result instead of being planned. */
       readonly refused: number;
-      /** The next model call takes the fast lane: the model is declared short. */
-      readonly short: boolean;
       readonly stopReason: ModelStopReason;
       /** The run's state after the commit: `completed` when this answer ended the run. */
       readonly state: RunState;

@@ -166,14 +166,26 @@ export async function unstartedRuns(db: Db, limit: number): Promise<UnstartedRun
   return rows;
 }
 
-/** Whether a start of the run is owed still: of one that began, ended or was confirmed it is not, whatever Temporal knows. */
-export async function isUnstarted(db: Db, runId: string): Promise<boolean> {
-  const { rows } = await db.query({
-    name: 'ledger/is-unstarted',
-    text: `select from holdfast.runs where run_id = $1 and state = 'admitted' and start_confirmed_at is null`,
+/** What a start needs to know of a run whose start is owed still. */
+export interface OwedStart {
+  /** The run's pinned model is declared short. */
+  readonly modelIsShort: boolean;
+}
+
+/**
+ * What the run's start needs, while it is owed: of a run that began, ended or was confirmed it is not, whatever
+ * Temporal knows, and the answer is undefined.
+ */
+export async function readOwedStart(db: Db, runId: string): Promise<OwedStart | undefined> {
+  const { rows } = await db.query<OwedStart>({
+    name: 'ledger/owed-start',
+    text: `
+      select coalesce((v.manifest #>> '{model,short}')::boolean, false) as "modelIsShort"
+        from holdfast.runs r join holdfast.agent_versions v using (agent, agent_version)
+       where r.run_id = $1 and r.state = 'admitted' and r.start_confirmed_at is null`,
     values: [runId],
   });
-  return rows.length === 1;
+  return rows[0];
 }
 
 /** Notes that Temporal has these runs, so that the starter stops asking. */

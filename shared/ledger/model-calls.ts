@@ -38,7 +38,6 @@ export interface AnsweredModelCall {
   readonly stopReason: ModelResponse['stopReason'];
   readonly calls: readonly PlannedSlot[];
   readonly refused: number;
-  readonly short: boolean;
   readonly state: RunState;
 }
 
@@ -103,7 +102,6 @@ function answered(a: Record<string, unknown>): AnsweredModelCall {
     stopReason: a['stop_reason'] as AnsweredModelCall['stopReason'],
     calls: a['calls'] as PlannedSlot[],
     refused: a['refused'] as number,
-    short: a['short'] as boolean,
     state: (a['state'] ?? 'running') as RunState,
   };
 }

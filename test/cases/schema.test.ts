@@ -139,9 +139,12 @@ describe('94, 95: what a tool returns', () => {
 describe('96: a start that other code has written', () => {
   const settings = { heartbeatSeconds: 2, historyEventsMax: 2_000, apiUrl: '' };
   test.each([
-    ['of version 99', { version: 99, continued: 0, settings }],
-    ['without its settings', { version: 1, continued: 0 }],
-    ['with a member that nobody knows', { version: 1, continued: 0, settings, state: 'running' }],
+    ['of version 99', { version: 99, continued: 0, modelIsShort: false, settings }],
+    ['without its settings', { version: 1, continued: 0, modelIsShort: false }],
+    [
+      'with a member that nobody knows',
+      { version: 1, continued: 0, modelIsShort: false, settings, state: 'running' },
+    ],
   ])('%s is refused before anything happens, is shown, and the run keeps what it had', async (_, input) => {
     const runId = await world.admit({ input: 'plain' });
     const messages = await world.messages(runId);

@@ -38,6 +38,11 @@ async function ended(world: World, runId: string): Promise<string> {
 const SCENARIOS: readonly Scenario[] = [
   { name: 'plain', play: async (world) => await ended(world, await world.run({ input: 'pay' })) },
   {
+    name: 'short',
+    options: { lane: 'fast' },
+    play: async (world) => await ended(world, await world.run({ input: 'each' })),
+  },
+  {
     name: 'model-retries',
     options: {
       script: script(

@@ -2,7 +2,7 @@
 export async function until<T>(
   what: string,
   look: () => T | Promise<T>,
-  deadlineMs = 30_000,
+  deadlineMs = 25_000,
 ): Promise<Exclude<T, undefined | false>> {
   const deadline = performance.now() + deadlineMs;
   for (;;) {

@@ -15,7 +15,12 @@ export interface WorldProject {
   /** Tools that ask a person first; none unless given. */
   readonly approvals?: readonly string[];
   readonly limits?: Readonly<Record<string, number>>;
+  /** `fast`: the model and every HTTP tool are declared short. `normal` unless given. */
+  readonly lane?: Lane;
 }
+
+export const LANES = ['normal', 'fast'] as const;
+export type Lane = (typeof LANES)[number];
 
 type HttpTools = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 
@@ -37,12 +42,14 @@ export async function writeProject(
   project: WorldProject,
 ): Promise<string> {
   await mkdir(folder, { recursive: true });
-  const tools = httpTools(targetUrl, project.httpTools ?? {});
+  const short = project.lane === 'fast' ? { short: true } : {};
+  const tools = httpTools(targetUrl, project.httpTools ?? {}, short);
   const functions = Object.entries(project.functions ?? {});
   const names = [...Object.keys(tools), ...functions.flatMap(([, exported]) => exported)];
+  const shortModel = project.lane === 'fast' ? { ...short, timeoutSeconds: 10 } : {};
   const declared = {
     version: 1,
-    models: { script: { provider: 'scripted', script: 'script.json', timeoutSeconds: 60 } },
+    models: { script: { provider: 'scripted', script: 'script.json', timeoutSeconds: 60, ...shortModel } },
     tools: { http: ['tools.json'], functions: functions.map(([path]) => path) },
     agents: {
       [AGENT]: {
@@ -93,7 +100,11 @@ export function usualScript(): Record<string, unknown> {
   };
 }
 
-function httpTools(targetUrl: string, changes: HttpTools): Record<string, Record<string, unknown>> {
+function httpTools(
+  targetUrl: string,
+  changes: HttpTools,
+  every: object,
+): Record<string, Record<string, unknown>> {
   const usual: Record<string, Record<string, unknown>> = {
     pay: {
       description: 'Pays. The target honours keys.',
@@ -124,7 +135,7 @@ function httpTools(targetUrl: string, changes: HttpTools): Record<string, Record
   return Object.fromEntries(
     names.map((name) => [
       name,
-      atTarget(targetUrl, { ...common(targetUrl), ...usual[name], ...changes[name] }),
+      atTarget(targetUrl, { ...common(targetUrl), ...usual[name], ...every, ...changes[name] }),
     ]),
   );
 }

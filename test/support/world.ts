@@ -318,7 +318,7 @@ class RunningWorld extends LedgerView implements World {
   async waitFor(
     runId: string,
     wanted: Parameters<World['waitFor']>[1],
-    deadlineMs = 30_000,
+    deadlineMs = 25_000,
   ): Promise<RunRow> {
     const deadline = performance.now() + deadlineMs;
     for (;;) {

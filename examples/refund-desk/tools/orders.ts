@@ -34,6 +34,8 @@ export const readOrder = defineTool({
   input: OrderInput,
   effect: { class: 'read', namespace: 'orders' },
   parallel: true,
+  // Read from a file: it takes the fast lane.
+  short: true,
   timeoutSeconds: 5,
   async run({ order_id }) {
     return (await findOrder(order_id)) ?? unknownOrder(order_id);
@@ -47,6 +49,7 @@ export const checkRefundPolicy = defineTool({
   input: OrderInput,
   effect: { class: 'read', namespace: 'orders' },
   parallel: true,
+  short: true,
   timeoutSeconds: 5,
   async run({ order_id }) {
     const order = await findOrder(order_id);

@@ -6,12 +6,9 @@
 create function holdfast.lost_attempts_max() returns integer language sql immutable as $$ select 30 $$;
 
 -- What the workflow must know of a committed response: slots and enums, no content.
-create function holdfast.response_summary(r holdfast.runs, m holdfast.model_calls) returns jsonb
-language sql stable as $$
+create function holdfast.response_summary(m holdfast.model_calls) returns jsonb language sql stable as $$
   select jsonb_build_object(
     'kind', 'answered',
-    'short', coalesce((select (manifest #>> '{model,short}')::boolean from holdfast.agent_versions
-                        where agent = r.agent and agent_version = r.agent_version), false),
     'stop_reason', m.stop_reason,
     'calls', coalesce((
       select jsonb_agg(jsonb_build_object(
@@ -40,7 +37,7 @@ begin
   select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
   if m.state = 'answered' then
     perform holdfast.save_run(r);
-    return holdfast.response_summary(r, m);
+    return holdfast.response_summary(m);
   end if;
   v_answer := case
     when r.control <> 'active' then jsonb_build_object('kind', 'control', 'control', r.control)
@@ -144,7 +141,7 @@ begin
     (p_summary #>> '{usage,inputTokens}')::bigint, (p_summary #>> '{usage,outputTokens}')::bigint);
   if m.state = 'answered' and m.attempts = p_attempt then
     perform holdfast.save_run(r);
-    return holdfast.response_summary(r, m) || jsonb_build_object('state', r.state);
+    return holdfast.response_summary(m) || jsonb_build_object('state', r.state);
   end if;
   if not holdfast.holds_model_call(r, p_execution, m, p_attempt) then
     perform holdfast.save_run(r);
@@ -173,7 +170,7 @@ begin
     r.trail_position := r.trail_position + 1;
   end if;
   perform holdfast.save_run(r);
-  return holdfast.response_summary(r, m) || jsonb_build_object('state', r.state);
+  return holdfast.response_summary(m) || jsonb_build_object('state', r.state);
 end $$;
 
 create function holdfast.append_chunks_to(

@@ -1,0 +1,3 @@
+import { cutAttempts } from './support/seam-faults.js';
+
+cutAttempts('fast');

@@ -1,0 +1,3 @@
+import { killedWorkers } from './support/seam-kill.js';
+
+killedWorkers('fast');

@@ -1,0 +1,3 @@
+import { frozenWorkers } from './support/seam-zombie.js';
+
+frozenWorkers('fast');
