@@ -3,7 +3,7 @@ import { runMain, StartError } from '../shared/process/exit.js';
 import { compare } from './compare.js';
 import { countThrice } from './cross-check.js';
 import { measureIdle } from './idle.js';
-import { type BenchOptions, readOptions, USAGE } from './options.js';
+import { type BenchOptions, type Lane, readOptions, USAGE } from './options.js';
 import { profile } from './profile.js';
 import { LOOP_CALLS } from './project.js';
 import { linesOf, type Results, verdictsOf } from './report.js';
@@ -45,14 +45,14 @@ async function main(): Promise<void> {
   const lines = [
     ...linesOf(results),
     '',
-    `on ${machine.processors} processors, load ${load.map((value) => value.toFixed(1)).join(' before, ')} after`,
+    `${options.lane} lane, on ${machine.processors} processors, load ${load.map((value) => value.toFixed(1)).join(' before, ')} after`,
   ];
   process.stdout.write(`${lines.join('\n')}\n`);
   if (options.json) {
     const seconds = Math.round((performance.now() - began) / 1000);
     const verdicts = verdictsOf(results);
     process.stdout.write(
-      `${JSON.stringify({ work: `agent-loop-${LOOP_CALLS}`, seconds, machine, verdicts, ...results })}\n`,
+      `${JSON.stringify({ work: `agent-loop-${LOOP_CALLS}`, lane: options.lane, seconds, machine, verdicts, ...results })}\n`,
     );
   }
 }
@@ -61,13 +61,13 @@ async function measure(options: BenchOptions, talk: Talk): Promise<Results> {
   const { parts } = options;
   let results: Results = { comparison: null, steps: null, idle: null };
   if (parts.has('compare') || parts.has('steps')) results = await measureRuns(options, talk);
-  if (parts.has('profile')) await showProfile(talk);
+  if (parts.has('profile')) await showProfile(talk, options.lane);
   return parts.has('idle') ? { ...results, idle: await measureIdle(talk) } : results;
 }
 
 async function measureRuns(options: BenchOptions, talk: Talk): Promise<Results> {
-  const { parts, steps: toolCalls } = options;
-  return await inWorld({ ...talk, lengths: [LOOP_CALLS, toolCalls] }, async (world) => {
+  const { parts, steps: toolCalls, lane } = options;
+  return await inWorld({ ...talk, lane, lengths: [LOOP_CALLS, toolCalls] }, async (world) => {
     const counted = await countThrice(world);
     const measured = await withSides(world, async (sides) => ({
       comparison: parts.has('compare')
@@ -82,9 +82,9 @@ async function measureRuns(options: BenchOptions, talk: Talk): Promise<Results> 
   });
 }
 
-async function showProfile(talk: Talk): Promise<void> {
+async function showProfile(talk: Talk, lane: Lane): Promise<void> {
   const preload = new URL('profile-on-signal.mjs', import.meta.url).href;
-  const options = { ...talk, lengths: [LOOP_CALLS], trackFunctions: true, workerPreload: preload };
+  const options = { ...talk, lane, lengths: [LOOP_CALLS], trackFunctions: true, workerPreload: preload };
   const lines = await inWorld(options, (world) => withSides(world, (sides) => profile(world, sides, talk)));
   process.stdout.write(`${lines.join('\n')}\n`);
 }

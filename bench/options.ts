@@ -10,16 +10,20 @@ export interface BenchOptions {
   readonly secondsABlock: number;
   readonly secondsALevel: number;
   readonly wavesMin: number;
+  /** Whether model and tool are declared short (docs/decisions/0007). */
+  readonly lane: Lane;
   /** The last line of standard output is one JSON object. */
   readonly json: boolean;
   readonly help: boolean;
 }
+export const LANES = ['fast', 'normal'] as const;
+export type Lane = (typeof LANES)[number];
 export const PARTS = ['compare', 'steps', 'idle', 'profile'] as const;
 export type Part = (typeof PARTS)[number];
 
 export const USAGE = `Measures what the ledger costs: the work "agent-loop-5" on Holdfast and on bare Temporal, in turn.
 
-  npm run bench [-- --json] [-- --quick] [-- --compare] [-- --steps [N]] [-- --idle] [-- --profile] [-- --rounds N]
+  npm run bench [-- --json] [-- --quick] [-- --compare] [-- --steps [N]] [-- --idle] [-- --profile] [-- --rounds N] [-- --lane L]
 
   --json       end standard output with one JSON line of everything measured
   --quick      fewer and shorter rounds, no long run: a first look in under a minute
@@ -28,6 +32,8 @@ export const USAGE = `Measures what the ledger costs: the work "agent-loop-5" on
   --idle       only the memory of an idle npm start
   --profile    only where the time goes: functions of the database, threads and code of both workers
   --rounds N   blocks of each side at each level (3, or 2 with --quick)
+  --lane L     fast (model and tool are declared short, as they are), or normal: an activity for each step, as bare
+               Temporal has it
 
 Without one of compare, steps, idle and profile, the first three are measured, in under three minutes. It starts
 servers of its own and stops them. Figures of a busy machine are worth what their spread says, and there are fewer
@@ -47,6 +53,7 @@ export function readOptions(args: readonly string[]): BenchOptions {
       profile: { type: 'boolean', default: false },
       steps: { type: 'string' },
       rounds: { type: 'string' },
+      lane: { type: 'string', default: 'fast' },
       quick: { type: 'boolean', default: false },
       json: { type: 'boolean', default: false },
       help: { type: 'boolean', default: false },
@@ -61,8 +68,15 @@ export function readOptions(args: readonly string[]): BenchOptions {
     secondsABlock: quick ? 2 : 4,
     secondsALevel: values.rounds === undefined ? (quick ? 8 : 30) : Number.POSITIVE_INFINITY,
     wavesMin: quick ? 1.5 : 2,
+    lane: laneOf(values.lane),
     ...{ json, help },
   };
+}
+
+function laneOf(text: string): Lane {
+  const lane = LANES.find((known) => known === text);
+  if (lane !== undefined) return lane;
+  throw new Error(`--lane ${text} cannot be: give ${LANES.join(' or ')}.`);
 }
 
 function numberOf(name: string, text: string, least: number, most: number): number {

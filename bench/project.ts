@@ -1,13 +1,11 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Lane } from './options.js';
 
 export const AGENT = 'loop';
 export const TOOL = 'apply_change';
 /** Tool calls of the run that the comparison is about: the work "agent-loop-5". */
 export const LOOP_CALLS = 5;
-
-/** Model and tool answer at once, and say so: they take the fast lane. */
-const SHORT = { short: true, timeoutSeconds: 10 };
 
 /** Durable steps of a run: a model call before each tool call and one for the final answer. */
 export function stepsOf(toolCalls: number): number {
@@ -23,13 +21,16 @@ export function inputOf(toolCalls: number): string {
  * Writes the project that both sides run: one agent, a scripted model that answers at once, and one keyed HTTP tool.
  *
  * @param lengths tool calls a run, one scenario of the script for each
+ * @param lane `fast` declares model and tool short
  * @returns the path of the project file
  */
 export async function writeProject(
   folder: string,
   targetUrl: string,
   lengths: readonly number[],
+  lane: Lane,
 ): Promise<string> {
+  const pace = { short: lane === 'fast', timeoutSeconds: 10 };
   await mkdir(folder, { recursive: true });
   const { host } = new URL(targetUrl);
   // JSON is YAML too.
@@ -39,10 +40,10 @@ export async function writeProject(
     return path;
   };
   await write('model.yaml', { modelId: 'bench-script', scenarios: [...new Set(lengths)].map(scenarioOf) });
-  await write('tools.yaml', { version: 1, tools: { [TOOL]: toolOf(host) } });
+  await write('tools.yaml', { version: 1, tools: { [TOOL]: { ...toolOf(host), ...pace } } });
   return await write('holdfast.yaml', {
     version: 1,
-    models: { script: { provider: 'scripted', script: 'model.yaml', maxOutputTokens: 1024, ...SHORT } },
+    models: { script: { provider: 'scripted', script: 'model.yaml', maxOutputTokens: 1024, ...pace } },
     tools: { http: ['tools.yaml'] },
     agents: {
       [AGENT]: {
@@ -83,7 +84,6 @@ function toolOf(host: string): object {
     class: 'keyed',
     namespace: 'bench-target',
     keyed: { windowSeconds: 86_400, resendsMax: 5, comparesBodies: false, keepsServerErrors: false },
-    ...SHORT,
     method: 'POST',
     url: `http://${host}/changes`,
     allow: [host],

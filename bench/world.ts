@@ -13,6 +13,7 @@ import { postgresRoot } from '../workers/stack/postgres-folder.js';
 import { startPostgres, stopLeftPostgres } from '../workers/stack/postgres.js';
 import { findTemporalProgram } from '../workers/stack/temporal-binaries.js';
 import { startTemporalServer, stopLeftTemporal } from '../workers/stack/temporal-server.js';
+import type { Lane } from './options.js';
 import { writeProject } from './project.js';
 
 const REPOSITORY = fileURLToPath(new URL('..', import.meta.url));
@@ -37,6 +38,7 @@ export interface World {
 export interface WorldOptions {
   /** Tool calls of the runs that will be asked for. */
   readonly lengths: readonly number[];
+  readonly lane: Lane;
   readonly say: (line: string) => void;
   readonly signal: AbortSignal;
   /** Counts what each function of the database costs; that costs something too. */
@@ -89,7 +91,7 @@ async function build(options: WorldOptions, stops: Stop[]): Promise<World> {
   };
   const target = await launch('target', 'bench/target.ts', process.env);
   const targetUrl = String(target.ready['url']);
-  const project = await writeProject(join(dataDir, 'project'), targetUrl, options.lengths);
+  const project = await writeProject(join(dataDir, 'project'), targetUrl, options.lengths, options.lane);
   const env = (side: SideName): NodeJS.ProcessEnv => ({
     ...ownEnvironment(process.env),
     ...(options.workerPreload === undefined ? {} : { NODE_OPTIONS: `--import=${options.workerPreload}` }),

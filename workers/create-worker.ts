@@ -13,6 +13,10 @@ import type { Logger } from '../shared/process/log.js';
 
 /** Activities that one worker runs at once. */
 const ACTIVITIES_MAX = 100;
+/** Workflow tasks that one worker holds at once: a run in the fast lane holds one while it works. */
+const WORKFLOW_TASKS_MAX = 100;
+/** More than workflow tasks, so that a short commit never waits for long calls of the fast lane. */
+const LOCAL_ACTIVITIES_MAX = 200;
 /** How long a worker that is asked to stop lets effects in flight finish, in milliseconds. */
 const SHUTDOWN_GRACE_MS = 60_000;
 
@@ -61,6 +65,8 @@ export function createRunWorker(deps: RunWorkerDeps): Promise<Worker> {
       log: deps.log,
     }),
     maxConcurrentActivityTaskExecutions: ACTIVITIES_MAX,
+    maxConcurrentWorkflowTaskExecutions: WORKFLOW_TASKS_MAX,
+    maxConcurrentLocalActivityExecutions: LOCAL_ACTIVITIES_MAX,
     shutdownGraceTime: SHUTDOWN_GRACE_MS,
     // How long a run waits for the worker that held it before another may take it: most of a recovery's time.
     stickyQueueScheduleToStartTimeout: '3 seconds',
