@@ -86,7 +86,17 @@ describe('the application', () => {
         .map(({ name }) => name)
         .toSorted(),
     ).toStrictEqual([
-      ...['admit_run', 'append_chunks', 'begin_query', 'claim_effect', 'claim_model_call', 'claim_resume'],
+      ...[
+        'admit_run',
+        'announce',
+        'answer_input',
+        'append_chunks',
+        'ask_question',
+        'begin_query',
+        'claim_effect',
+        'claim_model_call',
+        'claim_resume',
+      ],
       ...['close_effect', 'close_orphan', 'commit_model_response', 'commit_trail', 'confirm_starts'],
       ...['decide_approval', 'examine_effect', 'fail_model_attempt', 'look', 'mark_swept', 'open_approval'],
       ...['record_query', 'register_agent', 'resume_point', 'runs_to_nudge', 'runs_with_late_evidence'],
