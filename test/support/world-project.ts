@@ -15,6 +15,8 @@ export interface WorldProject {
   /** Tools that ask a person first; none unless given. */
   readonly approvals?: readonly string[];
   readonly limits?: Readonly<Record<string, number>>;
+  /** Questions that the agent may ask; none unless given. */
+  readonly questions?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 }
 
 type HttpTools = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
@@ -44,14 +46,18 @@ export async function writeProject(
     version: 1,
     models: { script: { provider: 'scripted', script: 'script.json', timeoutSeconds: 60 } },
     tools: { http: ['tools.json'], functions: functions.map(([path]) => path) },
+    questions: project.questions ?? {},
     agents: {
       [AGENT]: {
         model: 'script',
         instructions: { text: 'Do what the input says.' },
-        tools: names.map((name) => ({
-          name,
-          approval: project.approvals?.includes(name) ? 'required' : 'not_required',
-        })),
+        tools: [
+          ...names.map((name) => ({
+            name,
+            approval: project.approvals?.includes(name) ? 'required' : 'not_required',
+          })),
+          ...Object.keys(project.questions ?? {}),
+        ],
         limits: { wallClockSecondsMax: 86_400, stepsMax: 500, toolCallsMax: 1_000, ...project.limits },
       },
     },
