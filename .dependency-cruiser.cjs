@@ -35,6 +35,12 @@ module.exports = {
       'shared/process is configuration, logging and process plumbing.',
     ),
     only(
+      'schema-checks-values',
+      '^shared/schema/',
+      ['^shared/(schema|domain)/', '^[a-z_/]+$', ...npm('ajv', 'ajv-formats', '@types/node')],
+      'shared/schema checks JSON values against JSON Schemas, for activities and the API.',
+    ),
+    only(
       'workflows-are-replayed',
       '^workflows/',
       ['^workflows/', '^shared/domain/', ...npm('@temporalio/(workflow|common)')],

@@ -2,6 +2,7 @@ import type { LedgerActivities } from '../shared/domain/protocol.js';
 import { isTerminal } from '../shared/domain/run-machine.js';
 import { claimResume, lookAtRun } from '../shared/ledger/commands.js';
 import { closeEffect, examineEffect } from '../shared/ledger/effects.js';
+import { askQuestion } from '../shared/ledger/questions.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import { commitTrail, readResumePoint, takeOver } from '../shared/ledger/trail.js';
 import type { ActivityDeps } from './deps.js';
@@ -23,6 +24,11 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
     closeEffect: (input) =>
       inScope('closeEffect', input.runId, deps, (scope) =>
         orRefused(() => closeEffect(deps.db, scope, input, input)),
+      ),
+
+    askQuestion: (input) =>
+      inScope('askQuestion', input.runId, deps, (scope) =>
+        orRefused(() => askQuestion(deps.db, scope, input, input.trail)),
       ),
 
     look: (input) =>

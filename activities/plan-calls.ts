@@ -1,29 +1,44 @@
-import type { AgentManifest, ToolManifest } from '../shared/domain/agents.js';
+import type { AgentManifest } from '../shared/domain/agents.js';
 import type { JsonValue } from '../shared/domain/json.js';
-import type { AssistantPart, ModelResponse } from '../shared/domain/models.js';
+import type { AssistantPart, ModelResponse, ToolSpec } from '../shared/domain/models.js';
+import { QUESTION_INPUT_SCHEMA } from '../shared/domain/questions.js';
 import { type PlannedCall, readToolCalls } from '../shared/domain/tool-calls.js';
 import { sha256 } from '../shared/ledger/digest.js';
-import type { ClaimedModelCall, PlannedCallRow, RefusedCallRow } from '../shared/ledger/model-calls.js';
-import { createArgumentsValidator } from './models/validate-arguments.js';
+import type { ClaimedModelCall, PlanRow } from '../shared/ledger/model-calls.js';
+import { questionWait } from './input-waits.js';
+import { createArgumentsValidator } from '../shared/schema/compile-schema.js';
 
 /** Tool calls of one answer that are run at most; the workflow's answer names each, and stays under 1 KiB. */
 export const CALLS_PER_STEP_MAX = 16;
 
 export interface Plan {
-  readonly plan: readonly (PlannedCallRow | RefusedCallRow)[];
+  readonly plan: readonly PlanRow[];
   /** The assistant's message, as the next prompt will hold it. */
   readonly assistant: { readonly parts: readonly AssistantPart[] };
   readonly refused: readonly { readonly slot: number; readonly code: string; readonly content: JsonValue }[];
 }
 
-/** Reads the tool calls of a response and pins, for each, the tool's declaration in force. Pure but for digests. */
+/** What the model sees: the agent's tools, then its questions. */
+export function toolSpecs({ tools, questions = [] }: AgentManifest): ToolSpec[] {
+  return [
+    ...tools.map(({ name, description, inputSchema }) => ({ name, description, inputSchema })),
+    ...questions.map(({ name, description }) => ({ name, description, inputSchema: QUESTION_INPUT_SCHEMA })),
+  ];
+}
+
+/** Reads the tool calls of a response and pins, for each, the declaration in force. Pure but for digests. */
 export function planCalls(
   response: ModelResponse,
   manifest: AgentManifest,
-  claim: Pick<ClaimedModelCall, 'effectRules' | 'toolCallsLeft'>,
-  place: { readonly turn: number; readonly step: number; readonly usedCallIds: ReadonlySet<string> },
+  claim: PlanClaim,
+  place: {
+    readonly runId: string;
+    readonly turn: number;
+    readonly step: number;
+    readonly usedCallIds: ReadonlySet<string>;
+  },
 ): Plan {
-  const tools = new Map(manifest.tools.map((tool) => [tool.name, tool]));
+  const tools = new Map(toolSpecs(manifest).map((spec) => [spec.name, spec]));
   const calls = readToolCalls(response.parts, {
     tools,
     validate: createArgumentsValidator(tools),
@@ -32,7 +47,7 @@ export function planCalls(
     callsMax: Math.max(0, Math.min(CALLS_PER_STEP_MAX, claim.toolCallsLeft)),
   });
   return {
-    plan: calls.map((call) => rowOf(call, tools, claim.effectRules)),
+    plan: calls.map((call) => rowOf(call, manifest, claim, place.runId)),
     assistant: { parts: assistantParts(response, calls) },
     refused: calls.flatMap((call) =>
       call.kind === 'refused'
@@ -48,14 +63,24 @@ export function planCalls(
   };
 }
 
-function rowOf(
-  call: PlannedCall,
-  tools: ReadonlyMap<string, ToolManifest>,
-  rules: ClaimedModelCall['effectRules'],
-): PlannedCallRow | RefusedCallRow {
+type PlanClaim = Pick<
+  ClaimedModelCall,
+  'effectRules' | 'toolCallsLeft' | 'tenantId' | 'agent' | 'agentVersion'
+>;
+
+function rowOf(call: PlannedCall, manifest: AgentManifest, claim: PlanClaim, runId: string): PlanRow {
   const { slot, callId, toolName } = call;
   if (call.kind === 'refused') return { kind: 'refused', slot, callId, toolName, code: call.code };
-  const tool = tools.get(toolName);
+  const question = manifest.questions?.find(({ name }) => name === toolName);
+  if (question !== undefined) {
+    const args = { value: call.arguments, canonical: call.canonicalArguments };
+    return {
+      ...{ kind: 'question', slot, callId, toolName, toolVersion: question.version },
+      ...questionWait({ ...claim, runId }, question, args),
+      expiresSeconds: question.expiresSeconds,
+    };
+  }
+  const tool = manifest.tools.find(({ name }) => name === toolName);
   if (tool === undefined) throw new Error(`bug: ${toolName} was planned and is no tool of the agent`);
   return {
     kind: 'planned',
@@ -71,7 +96,7 @@ function rowOf(
     argumentsSha256: sha256(call.canonicalArguments),
     policy: {
       // The contract can ask for more care than the agent's file, never for less.
-      approval: rules[toolName]?.approval ?? tool.approval,
+      approval: claim.effectRules[toolName]?.approval ?? tool.approval,
       timeoutSeconds: tool.timeoutSeconds,
       keyed: tool.keyed,
       query: tool.query,

@@ -1,5 +1,5 @@
 import type { AgentManifest } from '../shared/domain/agents.js';
-import type { ModelOutcome, ToolSpec } from '../shared/domain/models.js';
+import type { ModelOutcome } from '../shared/domain/models.js';
 import type { ThinkAnswer, ThinkInput } from '../shared/domain/protocol.js';
 import { readManifest } from '../shared/ledger/admission.js';
 import {
@@ -14,7 +14,8 @@ import {
 import { newId } from '../shared/ledger/new-id.js';
 import { ChunkWriter } from './chunk-writer.js';
 import type { ActivityDeps } from './deps.js';
-import { planCalls } from './plan-calls.js';
+import { modelFailureWait } from './input-waits.js';
+import { planCalls, toolSpecs } from './plan-calls.js';
 import { type ActivityScope, inScope, orRefused, untilLedgerAnswers } from './scope.js';
 import { callIdsOf, messagesOf, TranscriptCache } from './transcript.js';
 
@@ -63,7 +64,7 @@ export function createThink(deps: ActivityDeps) {
               outcome,
               chunks,
             })
-          : await commitFailure(deps, scope, input, { attemptId, claim, outcome });
+          : await commitFailure(deps, scope, input, { attemptId, claim, manifest, outcome });
       await deps.reach('think.after_commit');
       if (answer.kind === 'answered' && answer.state === 'completed') transcripts.forget(input.runId);
       return answer;
@@ -132,11 +133,7 @@ async function request(
     {
       system: manifest.instructions,
       messages: messagesOf(transcript),
-      tools: manifest.tools.map(({ name, description, inputSchema }): ToolSpec => ({
-        name,
-        description,
-        inputSchema,
-      })),
+      tools: toolSpecs(manifest),
       maxOutputTokens: manifest.model.maxOutputTokens,
       callKey: `${scope.runId}:t${input.turn}:s${input.step}`,
       attempt: claim.attempt,
@@ -165,6 +162,7 @@ async function commitAnswer(
 ): Promise<ThinkAnswer> {
   const { claim, manifest, transcript, outcome } = answered;
   const plan = planCalls(outcome.response, manifest, claim, {
+    runId: scope.runId,
     turn: input.turn,
     step: input.step,
     usedCallIds: callIdsOf(transcript),
@@ -190,18 +188,21 @@ async function commitFailure(
   failed: {
     readonly attemptId: string;
     readonly claim: ClaimedModelCall;
+    readonly manifest: AgentManifest;
     readonly outcome: Extract<ModelOutcome, { kind: 'failed' }>;
   },
 ): Promise<ThinkAnswer> {
-  const { outcome } = failed;
+  const { claim, manifest, outcome } = failed;
+  const wait = modelFailureWait({ ...claim, runId: scope.runId }, manifest, claim.attempt, outcome);
   const standing = await untilLedgerAnswers(scope, deps, () =>
     failModelAttempt(deps.db, scope, input, {
-      attempt: failed.claim.attempt,
+      attempt: claim.attempt,
       attemptId: failed.attemptId,
       reason: outcome.reason,
       detail: outcome.detail,
       requestId: outcome.requestId ?? null,
       usage: outcome.usage ?? { inputTokens: 0, outputTokens: 0 },
+      wait,
     }),
   );
   if (standing.kind === 'late') return standing;

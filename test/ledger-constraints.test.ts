@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { closeOrphan } from '../shared/ledger/sweep.js';
 import { decide, newGate, submit } from './support/desk.js';
+import { answer, newWait } from './support/input.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -52,6 +53,9 @@ beforeAll(async () => {
   const used = await newGate(ledger);
   await decide(used);
   await used.call.claim();
+  // A question that is open and one that was answered.
+  await newWait(ledger);
+  await answer(await newWait(ledger));
   await submit(open.run, 'pause');
   await submit(open.run, 'pause');
   await submit(open.run, 'resume');
@@ -218,6 +222,18 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['interrupts', `state = 'open'`, `quorum = 0`, 'interrupts_quorum_check'],
   ['interrupts', `state = 'open'`, `quorum = 11`, 'interrupts_quorum_check'],
   ['interrupts', `state = 'open'`, `on_expiry = 'approve'`, 'interrupts_on_expiry_check'],
+  // An approval is of its effect; a question has none, and what ends it is its own.
+  ['interrupts', `kind = 'approval'`, `effect_id = null`, 'effect_by_kind'],
+  ['interrupts', `kind = 'input'`, `effect_id = (select min(effect_id) from holdfast.effects)`, 'effect_by_kind'],
+  ['interrupts', `kind = 'approval'`, `slot = null`, 'slot_unless_input'],
+  ['interrupts', `kind = 'input' and state = 'answered'`, `state = 'approved'`, 'input_states'],
+  ['interrupts', `kind = 'input' and state = 'answered'`, `state = 'denied'`, 'input_states'],
+  ['interrupts', `kind = 'input'`, `on_expiry = 'deny'`, 'input_expiry'],
+  ['decisions', `decision = 'answer'`, `answer = null`, 'answer_iff_answered'],
+  ['decisions', `decision = 'answer'`, `decision = 'approve'`, 'answer_iff_answered'],
+  ['decisions', `decision = 'approve'`, `answer = '{}'`, 'answer_iff_answered'],
+  ['decisions', `decision = 'answer'`, `answer = ''`, 'answer_text_check'],
+  ['decisions', `decision = 'answer'`, `answer = repeat('a', 65537)`, 'answer_text_check'],
   ['decisions', `decision = 'approve'`, `actor_id = ''`, 'actor_check'],
   ['decisions', `decision = 'approve'`, `actor_id = repeat('a', 201)`, 'actor_check'],
   ['decisions', `decision = 'approve'`, `decision = 'maybe'`, 'decisions_decision_check'],
@@ -302,6 +318,15 @@ describe('an impossible row', () => {
       'a second message in one place',
       `insert into holdfast.messages select * from holdfast.messages limit 1`,
       'messages_pkey',
+    ],
+    [
+      'a second open wait of one call',
+      `insert into holdfast.interrupts (interrupt_id, kind, tenant_id, run_id, turn, step, slot, requested_by, scope,
+         scope_sha256, answer_schema, required_role, expires_at, on_expiry)
+       select 'int_${'1'.repeat(32)}', kind, tenant_id, run_id, turn, step, slot, requested_by, scope, scope_sha256,
+              answer_schema, required_role, expires_at, on_expiry
+         from holdfast.interrupts where kind = 'input' and state = 'open' limit 1`,
+      'interrupts_one_open',
     ],
   ])('%s is refused', async (_, sql, constraint) => {
     await expect(ledger.rows(sql)).rejects.toMatchObject({ constraint });

@@ -89,7 +89,9 @@ describe('the application', () => {
       ...[
         'admit_run',
         'announce',
+        'answer_input',
         'append_chunks',
+        'ask_question',
         'begin_query',
         'claim_effect',
         'claim_model_call',

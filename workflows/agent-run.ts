@@ -116,7 +116,8 @@ async function drive(run: Run, from: ResumePoint): Promise<RunState> {
         run.show();
         return run.state;
       }
-      if (answer.calls.length > 0) await settleCalls(run, answer.calls);
+      const { calls, asks = [] } = answer;
+      if (calls.length + asks.length > 0) await settleCalls(run, calls, asks);
       else if (answer.refused === 0) return await endWith(run, answer.stopReason);
       run.step += 1;
     }

@@ -2,6 +2,7 @@ import { ActivityFailure, CancellationScope } from '@temporalio/workflow';
 import type { Refused, ThinkAnswer } from '../shared/domain/protocol.js';
 import { MODEL_FAILURES, type ModelFailureReason } from '../shared/domain/models.js';
 import { decideRetry } from '../shared/domain/retry-policy.js';
+import { awaitInput } from './ask-person.js';
 import { RunFails } from './endings.js';
 import type { Run } from './run.js';
 
@@ -22,6 +23,11 @@ export async function callModel(run: Run): Promise<Answered> {
         break;
       case 'late':
         break;
+      case 'person_needed':
+        await awaitInput(run);
+        break;
+      case 'given_up':
+        throw new RunFails('provider_needs_person');
       case 'exhausted':
         throw new RunFails('retries_exhausted');
       case 'limit':
@@ -51,7 +57,8 @@ async function waitAfterFailure(run: Run, failed: Failed): Promise<void> {
   // The worker was stopped in the middle of the call: another makes it again.
   if (failed.reason === 'aborted') return;
   const verdict = MODEL_FAILURES[failed.reason];
-  if (verdict === 'needs_person') throw new RunFails('provider_needs_person');
+  // The ledger opened the wait with the failure; the next claim says what they decided.
+  if (verdict === 'needs_person') return await awaitInput(run);
   if (verdict === 'final') {
     throw new RunFails(failed.reason === 'content_refused' ? 'model_content_refused' : 'model_failed');
   }

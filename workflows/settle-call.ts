@@ -8,6 +8,7 @@ import type {
 import { decideRetry, type RetryKind } from '../shared/domain/retry-policy.js';
 import { CancellationScope, sleep } from '@temporalio/workflow';
 import { ledger } from './activities.js';
+import { ask, settleQuestion } from './ask-person.js';
 import { OutOfStep, RunFails } from './endings.js';
 import { reconcile } from './reconcile.js';
 import type { Run } from './run.js';
@@ -18,19 +19,39 @@ type CallAnswer =
 
 const INFRASTRUCTURE_WAIT_MAX_MS = 10_000;
 
+/** A call that a person answers, in place of a target. */
+interface AskedSlot {
+  readonly slot: number;
+  readonly parallel: false;
+  readonly gated: false;
+  readonly short: false;
+  readonly asks: true;
+}
+type StepCall = (PlannedSlot & { readonly asks?: undefined }) | AskedSlot;
+
 /**
  * Settles every call of the current step, in order; neighbours that the tools declare parallel are tried beside each
- * other first. Every call has its result when this returns, even when the run then fails.
+ * other first. `questions` are the slots of those. Every call has its result when this returns, even when the run then
+ * fails.
  */
-export async function settleCalls(run: Run, calls: readonly PlannedSlot[]): Promise<void> {
+export async function settleCalls(
+  run: Run,
+  planned: readonly PlannedSlot[],
+  questions: readonly number[],
+): Promise<void> {
+  const asked = questions.map((slot): AskedSlot => ({
+    ...{ slot, parallel: false, gated: false, short: false, asks: true },
+  }));
+  const calls: readonly StepCall[] = [...planned, ...asked].sort((a, b) => a.slot - b.slot);
   let failure: RunFails | undefined;
   for (const group of groupsOf(calls)) {
     const first = group.length > 1 ? await firstAttempts(run, group) : undefined;
     for (const call of group) {
+      // Calls further on that need a person are shown together with this one.
+      const showOthers = (): Promise<void> => openWaits(run, calls, call.slot);
       try {
-        // Calls further on that need a person are shown together with this one.
-        const gated = calls.filter((later) => later.gated && later.slot > call.slot);
-        await settleCall(run, call, first?.get(call.slot), gated);
+        if (call.asks) await settleQuestion(run, call.slot, showOthers);
+        else await settleCall(run, call, first?.get(call.slot), showOthers);
       } catch (error) {
         if (!(error instanceof RunFails)) throw error;
         failure ??= error;
@@ -40,9 +61,18 @@ export async function settleCalls(run: Run, calls: readonly PlannedSlot[]): Prom
   }
 }
 
+/** Opens the wait of each call after `slot` that needs a person: an approval, or an answer. */
+async function openWaits(run: Run, calls: readonly StepCall[], slot: number): Promise<void> {
+  for (const call of calls) {
+    if (call.slot <= slot) continue;
+    if (call.asks) await ask(run, call.slot);
+    else if (call.gated) await tryCall(run, call, 0);
+  }
+}
+
 /** Runs of neighbouring parallel calls; every other call stands alone. */
-function groupsOf(calls: readonly PlannedSlot[]): PlannedSlot[][] {
-  const groups: PlannedSlot[][] = [];
+function groupsOf(calls: readonly StepCall[]): StepCall[][] {
+  const groups: StepCall[][] = [];
   for (const call of calls) {
     const last = groups.at(-1);
     if (last !== undefined && call.parallel && last.every((other) => other.parallel)) last.push(call);
@@ -51,7 +81,7 @@ function groupsOf(calls: readonly PlannedSlot[]): PlannedSlot[][] {
   return groups;
 }
 
-async function firstAttempts(run: Run, group: readonly PlannedSlot[]): Promise<Map<number, CallAnswer>> {
+async function firstAttempts(run: Run, group: readonly StepCall[]): Promise<Map<number, CallAnswer>> {
   // Each attempt must find its past durable, and only one of them could carry it.
   await run.flush();
   const answers = await Promise.all(
@@ -65,7 +95,7 @@ async function settleCall(
   run: Run,
   call: PlannedSlot,
   first: CallAnswer | undefined,
-  gated: readonly PlannedSlot[],
+  showOthers: () => Promise<void>,
 ): Promise<void> {
   let redo = 0;
   let silent = 0;
@@ -90,7 +120,8 @@ async function settleCall(
         if (silent > 1) await run.waitFor(Math.min(2 ** silent * 250, INFRASTRUCTURE_WAIT_MAX_MS));
         break;
       case 'approval_required':
-        await awaitApprovals(run, gated);
+        await showOthers();
+        await awaitApprovals(run);
         break;
       case 'control':
         await run.flush();
@@ -109,8 +140,7 @@ async function settleCall(
  * Waits until every approval that the step needs is decided or expired, holding no worker. Expiry is the ledger's to
  * judge; it denies the call, and never lets it run (SPEC 2).
  */
-async function awaitApprovals(run: Run, gated: readonly PlannedSlot[]): Promise<void> {
-  for (const call of gated) await tryCall(run, call, 0);
+async function awaitApprovals(run: Run): Promise<void> {
   let view = await run.obey();
   if (view.openApprovals === 0) return;
   run.move('ask_approval', 'approval_needed');

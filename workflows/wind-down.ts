@@ -12,7 +12,7 @@ export async function windDown(run: Run): Promise<RunState> {
   const { unknown } = await run.look();
   if (unknown.length > 0 && (run.state === 'awaiting_approval' || run.state === 'waiting_for_input')) {
     // A wait ends `cancelled` at once; with something unknown beside it, it goes the long way.
-    run.move('approval_closed', 'cancel_requested');
+    run.move(run.state === 'waiting_for_input' ? 'input_received' : 'approval_closed', 'cancel_requested');
   }
   if (run.state !== 'cancelling' && run.state !== 'needs_reconciliation' && run.state !== 'reconciling') {
     // While something is to be found out the control region keeps the cancel: whoever takes over must know of it.

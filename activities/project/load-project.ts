@@ -1,9 +1,11 @@
 import type { AgentManifest, ModelProfile, ToolManifest } from '../../shared/domain/agents.js';
+import type { QuestionManifest } from '../../shared/domain/questions.js';
 import { readScript, ScriptError } from '../models/script-format.js';
 import { manifestOf, ToolCatalogue } from '../tools/catalogue.js';
 import { digestDeclaration, shortProblems } from '../tools/declaration.js';
 import { loadTools } from './load-tools.js';
 import type { LoadedTool, LoadedTools } from './load-tools.js';
+import { loadQuestions } from './load-questions.js';
 import { ProjectError } from './project-error.js';
 import type { AgentDeclaration, ModelDeclaration } from './project-format.js';
 import { fillEnv, readProjectSource } from './project-source.js';
@@ -43,7 +45,8 @@ export async function loadProject(
   const source = await readProjectSource(path, env);
   const loaded = await loadTools(source);
   const models = await loadModels(source, options.modelOverride);
-  const agents = await loadAgents(source, loaded, models, options.modelOverride);
+  const questions = loadQuestions(source, loaded);
+  const agents = await loadAgents(source, { ...loaded, questions }, models, options.modelOverride);
   if (source.problems.length > 0) throw new ProjectError(source.problems);
   const catalogue = new ToolCatalogue([...loaded.byName.values()].map(({ tool }) => tool));
   return {
@@ -100,9 +103,14 @@ async function checkScript(
   }
 }
 
+/** All that an agent may list among its tools. */
+interface Offered extends LoadedTools {
+  readonly questions: ReadonlyMap<string, QuestionManifest>;
+}
+
 async function loadAgents(
   source: ProjectSource,
-  tools: LoadedTools,
+  offered: Offered,
   models: ReadonlyMap<string, ModelProfile>,
   override: ModelProfile | undefined,
 ): Promise<AgentManifest[]> {
@@ -114,9 +122,14 @@ async function loadAgents(
       source.problem([...at, 'model'], `there is no model ${declared.model} — declare it under models`);
     }
     const instructions = await instructionsOf(source, name, declared);
-    const manifests = toolsOf(source, name, declared, tools);
+    const { tools, questions } = toolsOf(source, name, declared, offered);
     if (model === undefined || instructions === null) continue;
-    agents.push({ name, instructions, model, tools: manifests, limits: declared.limits });
+    agents.push({
+      ...{ name, instructions, model, tools },
+      // An agent that asks nobody is the same version as before there were questions.
+      ...(questions.length === 0 ? {} : { questions }),
+      limits: declared.limits,
+    });
   }
   return agents;
 }
@@ -143,25 +156,31 @@ function toolsOf(
   source: ProjectSource,
   agent: string,
   declared: AgentDeclaration,
-  tools: LoadedTools,
-): ToolManifest[] {
-  const manifests: ToolManifest[] = [];
+  offered: Offered,
+): Required<Pick<AgentManifest, 'tools' | 'questions'>> {
+  const tools: ToolManifest[] = [];
+  const questions: QuestionManifest[] = [];
   const seen = new Set<string>();
   for (const [index, entry] of declared.tools.entries()) {
     const at = ['agents', agent, 'tools', index];
     const asked = typeof entry === 'string' ? { name: entry } : entry;
-    const loaded = tools.byName.get(asked.name);
+    const loaded = offered.byName.get(asked.name);
+    const question = offered.questions.get(asked.name);
     if (seen.has(asked.name)) source.problem(at, `${asked.name} is listed twice — remove one of them`);
-    else if (loaded === undefined) {
-      if (tools.broken.has(asked.name)) continue;
-      source.problem(at, `there is no tool ${asked.name} — declare it under tools or correct its name`);
-    } else {
+    else if (loaded !== undefined) {
       const approval = asked.approval ?? loaded.approval ?? approvalByClass(loaded);
-      manifests.push(manifestOf(loaded.tool, approval));
-    }
+      tools.push(manifestOf(loaded.tool, approval));
+    } else if (question !== undefined) {
+      if (asked.approval !== undefined) {
+        source.problem(at, `${asked.name} is a question, which nobody approves — remove \`approval\``);
+      }
+      questions.push(question);
+    } else if (!offered.broken.has(asked.name)) {
+      source.problem(at, `there is no tool ${asked.name} — declare it under tools or correct its name`);
+    } else continue;
     seen.add(asked.name);
   }
-  return manifests;
+  return { tools, questions };
 }
 
 /** Without a rule a person is asked before anything outside can change. */

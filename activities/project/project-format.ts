@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { ROLES } from '../../shared/domain/roles.js';
 import { mcpServerSchema } from '../tools/mcp-format.js';
 
 const modelLimits = {
@@ -56,6 +57,23 @@ const agentSchema = z.strictObject({
 
 const name = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'a name has 1 to 64 letters, digits, _ or -');
 
+/** A question that agents may put to a person. */
+const questionSchema = z.strictObject({
+  /** For the model: when to ask, and what comes back. */
+  description: z.string().min(1).max(4_000),
+  /** JSON Schema of the answer. */
+  answer: z.record(z.string(), z.json()),
+  /** Who may answer. */
+  role: z.enum(ROLES),
+  expiresSeconds: z
+    .int()
+    .min(1)
+    .max(90 * 86_400)
+    .default(86_400),
+  /** `tell_model`: the model goes on without an answer. `fail`: the run fails. */
+  onExpiry: z.enum(['tell_model', 'fail']).default('tell_model'),
+});
+
 /** A project file. Paths in it are relative to its own folder. */
 export const projectSchema = z.strictObject({
   version: z.literal(1),
@@ -67,6 +85,7 @@ export const projectSchema = z.strictObject({
       mcp: z.record(name, mcpServerSchema).default({}),
     })
     .prefault({}),
+  questions: z.record(name, questionSchema).default({}),
   agents: z.record(name, agentSchema),
 });
 

@@ -16,7 +16,7 @@ import { defineRoute, reply } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import { InterruptGroupListView, InterruptListView, InterruptView } from '../views/desk-views.js';
 
-const GroupPlace = z.tuple([z.string().max(64), z.string().max(64), z.string().max(64)]);
+const GroupPlace = z.tuple([z.string().max(80), z.string().max(64), z.string().max(64)]);
 
 /** GET /v1/interrupts: everybody who is waited for, whatever for. Decides nothing. */
 export const listInterruptsRoute = defineRoute(

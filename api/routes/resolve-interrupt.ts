@@ -1,23 +1,37 @@
 import { z } from 'zod';
-import { HoldfastError } from '../../shared/domain/errors.js';
+import { HoldfastError, type RequestFault } from '../../shared/domain/errors.js';
 import { isId } from '../../shared/domain/ids.js';
+import type { JsonObject, JsonValue } from '../../shared/domain/json.js';
+import { ANSWER_CHARACTERS_MAX } from '../../shared/domain/questions.js';
+import { canonicalJson } from '../../shared/domain/strict-json.js';
 import { APPROVAL_DECISIONS, decideApproval, type DecisionRefusal } from '../../shared/ledger/approvals.js';
+import { answerInput, type AnswerRefusal } from '../../shared/ledger/questions.js';
 import { type InterruptRecord, readInterrupt } from '../../shared/ledger/reads/read-interrupt.js';
+import { compileSchema } from '../../shared/schema/compile-schema.js';
 import { defineRoute, reply } from '../route.js';
+import { AnyJson } from '../views/common.js';
 import { InterruptView } from '../views/desk-views.js';
 import { interruptNotFound } from './interrupts.js';
 
+const Approval = z.strictObject({
+  decision: z.enum(APPROVAL_DECISIONS).meta({
+    description: '`revoke` takes an approval back until it is used; the run then asks anew.',
+  }),
+  scope_sha256: z
+    .string()
+    .regex(/^[0-9a-f]{64}$/, { error: 'must be the scope_sha256 of the interrupt' })
+    .meta({ description: 'The digest of the scope that you saw.' }),
+  note: z.string().max(4_000).default('').meta({ description: 'The model is told the note of a denial.' }),
+});
+const Answer = z.strictObject({
+  decision: z.literal('answer'),
+  answer: AnyJson.refine((value) => value !== undefined, { error: 'is missing' }).meta({
+    description: 'Fits the `answer_schema` of the interrupt. The model reads it as it is.',
+  }),
+  note: z.string().max(4_000).default('').meta({ description: 'For whoever reads the record.' }),
+});
 const ResolveInterrupt = z
-  .strictObject({
-    decision: z.enum(APPROVAL_DECISIONS).meta({
-      description: '`revoke` takes an approval back until it is used; the run then asks anew.',
-    }),
-    scope_sha256: z
-      .string()
-      .regex(/^[0-9a-f]{64}$/, { error: 'must be the scope_sha256 of the interrupt' })
-      .meta({ description: 'The digest of the scope that you saw.' }),
-    note: z.string().max(4_000).default('').meta({ description: 'The model is told the note of a denial.' }),
-  })
+  .discriminatedUnion('decision', [Approval, Answer])
   .meta({ id: 'ResolveInterrupt' });
 
 /** POST /v1/interrupts/{interrupt_id}/resolve: one person's word on a wait. */
@@ -26,11 +40,12 @@ export const resolveInterruptRoute = defineRoute(
     method: 'post',
     path: '/v1/interrupts/{interrupt_id}/resolve',
     operationId: 'resolveInterrupt',
-    summary: 'Approve, deny or revoke',
+    summary: 'Approve, deny, revoke or answer',
     description:
-      'Decides about the very scope whose digest is sent, as it stands: arguments cannot be changed on the way. The ' +
-      'approver has the required role and is not the requester. The decision counts whether Temporal is up or not; ' +
-      'an approval is used once, in the claim of the effect, and only until it expires.',
+      'An approval is decided about the very scope whose digest is sent, as it stands: arguments cannot be changed on ' +
+      'the way. The approver has the required role and is not the requester; an approval is used once, in the claim of ' +
+      'the effect, and only until it expires. A wait for input takes `answer`, which is checked against the ' +
+      '`answer_schema` of this very wait. What is decided counts whether Temporal is up or not.',
     authenticated: true,
     idempotent: true,
     body: ResolveInterrupt,
@@ -50,13 +65,16 @@ export const resolveInterruptRoute = defineRoute(
       'invalid_request',
       'interrupt_not_found',
       'idempotency_key_reused',
+      'decision_mismatch',
       'run_ended',
+      'interrupt_superseded',
       'interrupt_expired',
       'not_revocable',
       'interrupt_decided',
       'role_required',
       'self_approval',
       'scope_changed',
+      'answer_invalid',
       'rate_limited',
       'ledger_unavailable',
     ],
@@ -66,15 +84,20 @@ export const resolveInterruptRoute = defineRoute(
     const { tenantId, actorId, roles } = identity;
     const seen = isId('int', id) ? await readInterrupt(pool, tenantId, id) : null;
     if (seen === null) throw interruptNotFound(id);
-    const decided = await decideApproval(pool, {
-      ...{ tenantId, interruptId: id, actorId, idempotencyKey },
+    const word = {
+      ...{ tenantId, interruptId: id, actorId, idempotencyKey, note: body.note },
       // Without the role the ledger refuses, and keeps that somebody tried.
       authority: roles.find((role) => role === seen.required_role) ?? 'none',
-      decision: body.decision,
-      scopeSha256: body.scope_sha256,
-      note: body.note,
       endpoint: `POST /v1/interrupts/${id}/resolve`,
-    });
+    };
+    const faults = body.decision === 'answer' ? faultsOf(seen, body.answer as JsonValue) : [];
+    const decided =
+      body.decision === 'answer'
+        ? await answerInput(pool, { ...word, answer: body.answer as JsonValue, fits: faults.length === 0 })
+        : await decideApproval(pool, {
+            ...word,
+            ...{ decision: body.decision, scopeSha256: body.scope_sha256 },
+          });
     switch (decided.kind) {
       case 'interrupt_not_found':
         throw interruptNotFound(id);
@@ -85,7 +108,7 @@ export const resolveInterruptRoute = defineRoute(
           { extensions: { interrupt_id: id } },
         );
       case 'refused':
-        throw refusalOf(decided.code, (await readInterrupt(pool, tenantId, id)) ?? seen, actorId);
+        throw refusalOf(decided.code, (await readInterrupt(pool, tenantId, id)) ?? seen, actorId, faults);
       case 'decided':
       case 'replayed': {
         const interrupt = (await readInterrupt(pool, tenantId, id)) ?? seen;
@@ -96,20 +119,47 @@ export const resolveInterruptRoute = defineRoute(
   },
 );
 
-function refusalOf(code: DecisionRefusal, interrupt: InterruptRecord, actorId: string): HoldfastError {
+/** What is wrong with an answer, by the schema that the wait was opened with. */
+function faultsOf({ kind, answer_schema }: InterruptRecord, answer: JsonValue): RequestFault[] {
+  // The ledger refuses it as another kind of decision.
+  if (kind !== 'input') return [];
+  if (canonicalJson(answer).length > ANSWER_CHARACTERS_MAX) {
+    return [{ at: 'body/answer', problem: `has more than ${ANSWER_CHARACTERS_MAX} characters as JSON` }];
+  }
+  const check = compileSchema(answer_schema as JsonObject, 'the answer');
+  return check(answer).map((problem) => ({ at: 'body/answer', problem }));
+}
+
+type Refusal = DecisionRefusal | AnswerRefusal;
+
+function refusalOf(
+  code: Refusal,
+  interrupt: InterruptRecord,
+  actorId: string,
+  errors: readonly RequestFault[],
+): HoldfastError {
   const { interrupt_id, run_id, state, scope_sha256 } = interrupt;
   return new HoldfastError(code, WORDS[code](interrupt, actorId), {
+    ...(code === 'answer_invalid' ? { errors } : {}),
     extensions: { interrupt_id, run_id, state, scope_sha256 },
   });
 }
 
-const WORDS: Readonly<Record<DecisionRefusal, (interrupt: InterruptRecord, actorId: string) => string>> = {
-  interrupt_expired: ({ interrupt_id, expires_at }) =>
-    `${interrupt_id} expired at ${expires_at}, so nothing ran. The model is told so and may ask again.`,
+const WORDS: Readonly<Record<Refusal, (interrupt: InterruptRecord, actorId: string) => string>> = {
+  decision_mismatch: ({ interrupt_id, kind }) =>
+    kind === 'input'
+      ? `${interrupt_id} asks for input. Send {"decision":"answer","answer":…} that fits its answer_schema.`
+      : `${interrupt_id} asks for an approval. Send {"decision":"approve" or "deny","scope_sha256":…}.`,
+  interrupt_expired: ({ interrupt_id, kind, expires_at }) =>
+    kind === 'input'
+      ? `${interrupt_id} expired at ${expires_at}, so the answer was not taken. The run has gone on without it.`
+      : `${interrupt_id} expired at ${expires_at}, so nothing ran. The model is told so and may ask again.`,
   interrupt_decided: ({ interrupt_id, state, quorum, approvals }) =>
     state === 'open'
       ? `You have approved ${interrupt_id} already; ${approvals} of ${quorum} have. Another person must.`
       : `${interrupt_id} is ${state} and takes no further decision. Read it to see who decided.`,
+  interrupt_superseded: ({ interrupt_id }) =>
+    `${interrupt_id} was superseded: another interrupt of its run has taken its place. Decide about that one.`,
   not_revocable: ({ interrupt_id, state }) =>
     `${interrupt_id} is ${state}: only an approval that is complete and not yet used can be revoked. ` +
     'Cancel the run to stop it.',
@@ -119,6 +169,8 @@ const WORDS: Readonly<Record<DecisionRefusal, (interrupt: InterruptRecord, actor
     `${interrupt_id} was asked for by ${requested_by}, and you are ${actorId}. Somebody else must decide.`,
   scope_changed: ({ interrupt_id }) =>
     `The digest sent is not that of ${interrupt_id}. Read it again and decide about what it says now.`,
+  answer_invalid: ({ interrupt_id }) =>
+    `The answer does not fit the answer_schema of ${interrupt_id}, which still waits. Mend what errors names.`,
   run_ended: ({ interrupt_id, run_id, run_state, run_control }) =>
     `Run ${run_id} is ${run_state} (control: ${run_control}), so ${interrupt_id} waits for nobody. Nothing ran.`,
 };

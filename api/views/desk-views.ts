@@ -43,15 +43,17 @@ const InterruptSummary = z.strictObject({
   agent: z.string(),
   turn: z.int(),
   step: z.int(),
-  slot: z.int(),
-  effect_id: z.string(),
-  tool: z.string(),
-  requested_by: z.string().meta({ description: 'Who asked for the run, and so may not decide.' }),
-  scope_sha256: Sha256.meta({ description: 'What a decision must name: the digest of `scope`.' }),
+  slot: z.int().nullable().meta({ description: 'Null for a wait over the model call of the step.' }),
+  effect_id: z.string().nullable().meta({ description: 'Null for a wait for input: nothing would run.' }),
+  tool: z.string().meta({
+    description: 'The tool or the question; `model/` and the name of the profile for a model call.',
+  }),
+  requested_by: z.string().meta({ description: 'Who asked for the run, and so may not approve.' }),
+  scope_sha256: Sha256.meta({ description: 'What an approval must name: the digest of `scope`.' }),
   required_role: z.string(),
   quorum: z.int(),
   approvals: z.int().meta({ description: 'Approvals given so far.' }),
-  on_expiry: z.enum(['deny', 'escalate']),
+  on_expiry: z.enum(['deny', 'escalate', 'tell_model', 'fail']),
   created_at: Time,
   expires_at: Time,
   decided_at: Time.nullable(),
@@ -65,6 +67,7 @@ const DecisionView = z
     authority: z.string(),
     scope_sha256: Sha256,
     note: z.string(),
+    answer: AnyJson.meta({ description: 'What was answered; null for every other decision.' }),
     at: Time,
   })
   .meta({ id: 'Decision' });
@@ -75,12 +78,13 @@ export const InterruptView = z
     ...InterruptSummary.shape,
     scope: AnyJson.meta({
       description:
-        'What would run, made from the stored arguments and from nothing that the model says of it.',
+        'What would run, made from the stored arguments and from nothing that the model says of it. For a ' +
+        'question, `arguments.text` is what the model asks, in its own words.',
     }),
     answer_schema: AnyJson.meta({ description: 'JSON Schema of the answer.' }),
     decisions: z.array(DecisionView).readonly(),
     consumed_at: Time.nullable().meta({ description: 'When the approval was used; it is used once.' }),
-    effect_state: z.enum(EFFECT_STATES),
+    effect_state: z.enum(EFFECT_STATES).nullable(),
     model_words: z.string().nullable().meta({
       description: 'What the model wrote beside the call. Its words alone: what would run is in `scope`.',
     }),

@@ -61,7 +61,7 @@ const RunControlView = z
         z.strictObject({
           interrupt_id: z.string(),
           kind: z.enum(INTERRUPT_KINDS),
-          effect_id: z.string(),
+          effect_id: z.string().nullable(),
           tool: z.string(),
           required_role: z.string(),
           expires_at: Time,

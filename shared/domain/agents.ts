@@ -1,5 +1,6 @@
 import type { EffectClass } from './effect-classes.js';
 import type { JsonObject } from './json.js';
+import type { QuestionManifest } from './questions.js';
 
 /** One tool as an agent version pins it: what the model sees and what policy knows, without its code. */
 export interface ToolManifest {
@@ -63,5 +64,7 @@ export interface AgentManifest {
   readonly instructions: string;
   readonly model: ModelProfile;
   readonly tools: readonly ToolManifest[];
+  /** What it may ask a person; absent where that is nothing. */
+  readonly questions?: readonly QuestionManifest[];
   readonly limits: AgentLimits;
 }

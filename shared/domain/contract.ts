@@ -44,6 +44,8 @@ export const RunContract = z.strictObject({
       tool_seconds: seconds(3_600).default(300),
       /** Of the wait for an approval; past it the call is denied. */
       approval_seconds: seconds(90 * DAY).default(DAY),
+      /** Of the wait for a person after a model failure that only they can mend; past it the run fails. */
+      input_seconds: seconds(90 * DAY).default(7 * DAY),
     })
     .prefault({}),
   /** Rules by tool name. */

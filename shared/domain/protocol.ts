@@ -126,6 +126,8 @@ export type ThinkAnswer =
   | {
       readonly kind: 'answered';
       readonly calls: readonly PlannedSlot[];
+      /** Slots of the calls that ask a person, in order; absent where none does. */
+      readonly asks?: readonly number[];
       /** Calls that were answered with an error result instead of being planned. */
       readonly refused: number;
       readonly stopReason: ModelStopReason;
@@ -142,6 +144,10 @@ export type ThinkAnswer =
       readonly retryAfterMaxMs: number;
     }
   | { readonly kind: 'exhausted' }
+  /** Only a person can mend what stopped the call, and nobody has said anything yet. */
+  | { readonly kind: 'person_needed' }
+  /** They gave it up, or nobody answered in time. */
+  | { readonly kind: 'given_up' }
   /** Another attempt holds the call now. */
   | { readonly kind: 'late' }
   | { readonly kind: 'agent_unavailable' }
@@ -179,6 +185,8 @@ export type ActAnswer =
   | { readonly kind: 'key_conflict' }
   | Held
   | Refused;
+/** Where a question stands: `unanswered` also fails the run, by the question's own rule. */
+export type AskAnswer = { readonly kind: 'open' | 'settled' | 'unanswered' } | Held;
 export type ExamineAnswer = EffectStanding | { readonly kind: 'absent' } | Refused;
 export type CommitAnswer = { readonly kind: 'committed'; readonly state: RunState } | Refused;
 
@@ -205,6 +213,11 @@ export interface LookAnswer {
   readonly openApprovals: number;
   /** Until the first of them expires; null when there is none. */
   readonly nextExpiryMs: number | null;
+  /** The same of waits for a person's input. */
+  readonly openInputs: number;
+  readonly nextInputExpiryMs: number | null;
+  /** One ran out, and that has not been taken up yet. */
+  readonly inputExpired: boolean;
   /** The cancel in force asks for compensation. */
   readonly compensate: boolean;
   readonly unknown: ResumePoint['unknown'];
@@ -227,6 +240,8 @@ export interface LedgerActivities {
   examineEffect(input: EffectInput): Promise<ExamineAnswer>;
   /** Ends an effect that was never dispatched and tells the model why. */
   closeEffect(input: CloseInput): Promise<ExamineAnswer>;
+  /** Opens the wait of a question, or gives its call the result when that wait is over. */
+  askQuestion(input: EffectInput): Promise<AskAnswer | Refused>;
   /** How the run stands now; reads only. */
   look(input: { readonly runId: string }): Promise<LookAnswer | Refused>;
   /** Re-claims a run whose resume was asked for, under a new epoch. */

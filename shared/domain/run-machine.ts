@@ -177,6 +177,7 @@ export const TRANSITION_REASONS = [
   'answer_final',
   'input_needed',
   'input_received',
+  'input_expired',
   'approval_needed',
   'approval_decided',
   'approval_expired',

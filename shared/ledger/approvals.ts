@@ -96,6 +96,7 @@ export interface NewDecision {
 
 /** Why a decision was not taken; each is an error code of the API. */
 export type DecisionRefusal =
+  | 'decision_mismatch'
   | 'interrupt_expired'
   | 'interrupt_decided'
   | 'not_revocable'

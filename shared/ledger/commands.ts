@@ -78,6 +78,9 @@ export async function lookAtRun(db: Db, { runId, execution }: Speaker): Promise<
     control: a['control'] as LookAnswer['control'],
     openApprovals: a['open_approvals'] as number,
     nextExpiryMs: (a['next_expiry_ms'] ?? null) as number | null,
+    openInputs: a['open_inputs'] as number,
+    nextInputExpiryMs: (a['next_input_expiry_ms'] ?? null) as number | null,
+    inputExpired: a['input_expired'] as boolean,
     compensate: a['compensate'] as boolean,
     unknown: a['unknown'] as LookAnswer['unknown'],
   };

@@ -1,8 +1,10 @@
 import type { JsonObject, JsonValue } from '../domain/json.js';
+import type { InputWait } from '../domain/questions.js';
 import type { ModelResponse, TokenUsage } from '../domain/models.js';
 import type { Held, PlannedSlot, Trail } from '../domain/protocol.js';
 import type { RunState } from '../domain/run-machine.js';
 import { callFunction, type Db, jsonb } from './database.js';
+import { newId } from './new-id.js';
 import type { Speaker } from './trail.js';
 
 /** The place of one logical model call: its key for ever. */
@@ -37,6 +39,7 @@ export interface AnsweredModelCall {
   readonly kind: 'answered';
   readonly stopReason: ModelResponse['stopReason'];
   readonly calls: readonly PlannedSlot[];
+  readonly asks?: readonly number[];
   readonly refused: number;
   readonly state: RunState;
 }
@@ -64,7 +67,12 @@ export async function claimModelCall(
     readonly worker: string;
     readonly knownStep: number;
   },
-): Promise<ClaimedModelCall | AnsweredModelCall | Held | { readonly kind: 'exhausted' | 'late' }> {
+): Promise<
+  | ClaimedModelCall
+  | AnsweredModelCall
+  | Held
+  | { readonly kind: 'exhausted' | 'late' | 'person_needed' | 'given_up' }
+> {
   const a = await callFunction(db, CLAIM, [
     speaker.runId,
     speaker.execution,
@@ -92,7 +100,7 @@ export async function claimModelCall(
         messages: a['messages'] as StoredMessage[],
       };
     default:
-      return a as unknown as Held | { kind: 'exhausted' | 'late' };
+      return a as unknown as Held | { kind: 'exhausted' | 'late' | 'person_needed' | 'given_up' };
   }
 }
 
@@ -101,6 +109,7 @@ function answered(a: Record<string, unknown>): AnsweredModelCall {
     kind: 'answered',
     stopReason: a['stop_reason'] as AnsweredModelCall['stopReason'],
     calls: a['calls'] as PlannedSlot[],
+    ...(a['asks'] === undefined ? {} : { asks: a['asks'] as number[] }),
     refused: a['refused'] as number,
     state: (a['state'] ?? 'running') as RunState,
   };
@@ -125,6 +134,17 @@ export interface PlannedCallRow {
   readonly argumentsSha256: string;
   readonly policy: JsonObject;
 }
+/** A call that asks a person: it never becomes an effect. What the wait will show is written down with it. */
+export interface QuestionCallRow extends InputWait {
+  readonly kind: 'question';
+  readonly slot: number;
+  readonly callId: string;
+  readonly toolName: string;
+  readonly toolVersion: string;
+  readonly expiresSeconds: number;
+}
+/** What becomes of one tool call of an answer. */
+export type PlanRow = PlannedCallRow | QuestionCallRow | RefusedCallRow;
 /** A call that was answered with an error result. It keeps its slot. */
 export interface RefusedCallRow {
   readonly kind: 'refused';
@@ -138,7 +158,7 @@ export interface ResponseCommit {
   readonly attempt: number;
   readonly attemptId: string;
   readonly response: ModelResponse;
-  readonly plan: readonly (PlannedCallRow | RefusedCallRow)[];
+  readonly plan: readonly PlanRow[];
   /** The assistant's message, as the next prompt will hold it. */
   readonly assistant: JsonValue;
   /** One error result for each refused call. */
@@ -212,6 +232,8 @@ export interface ModelAttemptFailure {
   readonly detail: string;
   readonly requestId: string | null;
   readonly usage: Pick<TokenUsage, 'inputTokens' | 'outputTokens'>;
+  /** Whom to ask, where only a person can mend it: opened in the same transaction. */
+  readonly wait?: InputWait | undefined;
 }
 export interface ModelSeriesStanding {
   readonly kind: 'failed';
@@ -223,7 +245,7 @@ export interface ModelSeriesStanding {
 
 const FAIL_ATTEMPT = {
   name: 'ledger/fail-model-attempt',
-  text: 'select holdfast.fail_model_attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) as answer',
+  text: 'select holdfast.fail_model_attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as answer',
 };
 
 /** Ends an attempt that gave no response; what it cost is counted. Safe to repeat. */
@@ -245,6 +267,8 @@ export async function failModelAttempt(
     failure.requestId,
     failure.usage.inputTokens,
     failure.usage.outputTokens,
+    newId('int'),
+    failure.wait === undefined ? null : jsonb(failure.wait),
   ]);
   if (a['kind'] === 'late') return { kind: 'late' };
   return {

@@ -166,6 +166,9 @@ const CONTROL_CHECKS: Readonly<Record<string, string>> = {
   'I17 nobody approves what they asked for': `
     select d.interrupt_id from holdfast.decisions d join holdfast.interrupts i using (interrupt_id)
      where lower(d.actor_id) = lower(i.requested_by)`,
+  'a question is answered in time by one who may': `
+    select i.interrupt_id from holdfast.interrupts i join holdfast.decisions d using (interrupt_id)
+     where i.kind = 'input' and (i.state <> 'answered' or i.decided_at > i.expires_at or d.authority <> i.required_role)`,
   'no end over an open wait': `
     select r.run_id from holdfast.runs r join holdfast.interrupts i using (run_id)
      where r.ended_at is not null and i.state in ('open', 'approved')`,

@@ -9,6 +9,8 @@ import {
   type ClaimedModelCall,
   commitModelResponse,
   type PlannedCallRow,
+  type PlanRow,
+  type QuestionCallRow,
 } from '../../shared/ledger/model-calls.js';
 import { newId } from '../../shared/ledger/new-id.js';
 import { commitTrail, type Speaker, takeOver } from '../../shared/ledger/trail.js';
@@ -17,6 +19,9 @@ import type { LedgerWorld } from './ledger-world.js';
 
 /** What one answer of the model cost in every test of the ledger. */
 export const USAGE = { inputTokens: 100, outputTokens: 20, cachedInputTokens: 0, reasoningTokens: 0 };
+
+/** A call that the model asked for: what is left out of an effect's is as usual. */
+export type PlannedPart = Partial<PlannedCallRow> | QuestionCallRow;
 
 /** One run as its workflow sees it: what it commits keeps its position by itself. */
 export class LedgerRun implements Speaker {
@@ -71,7 +76,7 @@ export class LedgerRun implements Speaker {
   }
 
   /** One whole model call that plans these calls; the run's step is then this one. */
-  async plan(calls: readonly Partial<PlannedCallRow>[]): Promise<void> {
+  async plan(calls: readonly PlannedPart[]): Promise<void> {
     const attemptId = newId('att');
     const claim = await this.claimThink({ attemptId });
     if (claim.kind !== 'claimed') throw new Error(`the model call was not claimed: ${claim.kind}`);
@@ -88,7 +93,7 @@ export class LedgerRun implements Speaker {
     claim: Pick<ClaimedModelCall, 'attempt'>,
     attemptId: string,
     options: {
-      readonly calls?: readonly Partial<PlannedCallRow>[];
+      readonly calls?: readonly PlannedPart[];
       readonly stopReason?: ModelResponse['stopReason'];
       readonly text?: string;
       readonly step?: number;
@@ -176,7 +181,8 @@ export function callOf(
   };
 }
 
-function plannedCall(slot: number, call: Partial<PlannedCallRow>): PlannedCallRow {
+function plannedCall(slot: number, call: PlannedPart): PlanRow {
+  if (call.kind === 'question') return { ...call, slot, callId: `call_${slot}` };
   const text = call.arguments ?? `{"slot":${slot}}`;
   return {
     kind: 'planned',

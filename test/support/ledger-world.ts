@@ -6,9 +6,8 @@ import { RunContract } from '../../shared/domain/contract.js';
 import type { EffectClass } from '../../shared/domain/effect-classes.js';
 import { type Admission, admitRun, registerAgent } from '../../shared/ledger/admission.js';
 import { createLedgerPool } from '../../shared/ledger/database.js';
-import type { PlannedCallRow } from '../../shared/ledger/model-calls.js';
 import type { LedgerCall } from './ledger-call.js';
-import { callOf, LedgerRun } from './ledger-run.js';
+import { callOf, LedgerRun, type PlannedPart } from './ledger-run.js';
 import { LedgerView } from './ledger-view.js';
 import { createTestDatabase } from './servers.js';
 
@@ -99,10 +98,7 @@ export class LedgerWorld extends LedgerView {
   }
 
   /** A running run whose first model answer planned these calls. */
-  async newStep(
-    calls: readonly Partial<PlannedCallRow>[],
-    contract: ContractChanges = {},
-  ): Promise<LedgerRun> {
+  async newStep(calls: readonly PlannedPart[], contract: ContractChanges = {}): Promise<LedgerRun> {
     const run = await this.newRun(contract);
     await run.start();
     await run.plan(calls);

@@ -17,6 +17,8 @@ export interface WorldProject {
   readonly limits?: Readonly<Record<string, number>>;
   /** `fast`: the model and every HTTP tool are declared short. `normal` unless given. */
   readonly lane?: Lane;
+  /** Questions that the agent may ask; none unless given. */
+  readonly questions?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 }
 
 export const LANES = ['normal', 'fast'] as const;
@@ -51,14 +53,18 @@ export async function writeProject(
     version: 1,
     models: { script: { provider: 'scripted', script: 'script.json', timeoutSeconds: 60, ...shortModel } },
     tools: { http: ['tools.json'], functions: functions.map(([path]) => path) },
+    questions: project.questions ?? {},
     agents: {
       [AGENT]: {
         model: 'script',
         instructions: { text: 'Do what the input says.' },
-        tools: names.map((name) => ({
-          name,
-          approval: project.approvals?.includes(name) ? 'required' : 'not_required',
-        })),
+        tools: [
+          ...names.map((name) => ({
+            name,
+            approval: project.approvals?.includes(name) ? 'required' : 'not_required',
+          })),
+          ...Object.keys(project.questions ?? {}),
+        ],
         limits: { wallClockSecondsMax: 86_400, stepsMax: 500, toolCallsMax: 1_000, ...project.limits },
       },
     },

@@ -18,6 +18,8 @@ create function holdfast.response_summary(m holdfast.model_calls) returns jsonb 
           'gated', coalesce(c #>> '{policy,approval}' = 'required', false)) order by (c ->> 'slot')::int)
         from jsonb_array_elements(m.plan) as c where c ->> 'kind' = 'planned'), '[]'::jsonb),
     'refused', (select count(*) from jsonb_array_elements(m.plan) as c where c ->> 'kind' = 'refused'))
+    || coalesce((select jsonb_build_object('asks', jsonb_agg((c ->> 'slot')::int order by (c ->> 'slot')::int))
+                   from jsonb_array_elements(m.plan) as c where c ->> 'kind' = 'question' having count(*) > 0), '{}')
 $$;
 
 -- Claims the next attempt of a model call and hands out the transcript after step `p_known_step`.
@@ -30,6 +32,7 @@ declare
   m holdfast.model_calls;
   v_answer jsonb;
   v_attempt integer;
+  v_wait text;
 begin
   if r.state <> 'running' then
     raise exception 'out_of_step: % is %, and calls no model', p_run, r.state using errcode = 'HF005';
@@ -39,11 +42,21 @@ begin
     perform holdfast.save_run(r);
     return holdfast.response_summary(m);
   end if;
+  select attempt into v_attempt from holdfast.model_attempts where attempt_id = p_attempt_id;
+  if m.run_id is not null and v_attempt is null then
+    v_wait := holdfast.model_wait_standing(m);
+    if v_wait = 'expiring' then
+      r := holdfast.expire_input(r, holdfast.newest_input(p_run, p_turn, p_step, null));
+      v_wait := 'given_up';
+    end if;
+  end if;
   v_answer := case
     when r.control <> 'active' then jsonb_build_object('kind', 'control', 'control', r.control)
+    when v_wait = 'given_up' then jsonb_build_object('kind', 'given_up')
     when clock_timestamp() >= r.deadline_at then jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock')
     when p_step > (r.contract #>> '{limits,steps_max}')::int
       then jsonb_build_object('kind', 'limit', 'limit', 'limit_steps')
+    when v_wait = 'person_needed' then jsonb_build_object('kind', 'person_needed')
   end;
   if v_answer is not null then
     perform holdfast.save_run(r);
@@ -59,7 +72,13 @@ begin
     r.step := p_step;
     r.model_calls := r.model_calls + 1;
   end if;
-  select attempt into v_attempt from holdfast.model_attempts where attempt_id = p_attempt_id;
+  if v_wait = 'try_again' then
+    -- A person's word begins a series of its own: what waited for it has all its attempts and time still.
+    update holdfast.model_calls set
+      attempts_max = m.attempts - m.lost_attempts + (r.contract #>> '{retry,attempts_max}')::int,
+      series_deadline_at = clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int)
+     where run_id = p_run and turn = p_turn and step = p_step returning * into m;
+  end if;
   if v_attempt <> m.attempts then
     -- The claim's acknowledgement was lost, and another attempt holds the call by now.
     perform holdfast.save_run(r);
@@ -204,10 +223,11 @@ begin
 end $$;
 
 -- Ends an attempt that gave no response and says where the series stands. One that was aborted with its worker is lost,
--- as if that had been killed: a deploy counts as no attempt.
+-- as if that had been killed: a deploy counts as no attempt. `p_wait`: only a person can mend it, and is asked to.
 create function holdfast.fail_model_attempt(
   p_run text, p_execution text, p_turn integer, p_step integer, p_attempt integer, p_attempt_id text,
-  p_reason text, p_detail text, p_request_id text, p_input_tokens bigint, p_output_tokens bigint) returns jsonb
+  p_reason text, p_detail text, p_request_id text, p_input_tokens bigint, p_output_tokens bigint,
+  p_interrupt_id text, p_wait jsonb) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
   r holdfast.runs;
@@ -230,6 +250,11 @@ begin
   if not v_again then
     r := holdfast.append_event(r, 'model.failed', jsonb_build_object(
       'turn', p_turn, 'step', p_step, 'attempt', p_attempt, 'reason', p_reason, 'request_id', p_request_id));
+    -- In the failure's own transaction: there is no moment in which the call could be made again unasked.
+    if p_wait is not null then
+      r := holdfast.open_input(r, p_interrupt_id, p_turn, p_step, null, p_wait || jsonb_build_object(
+        'expiresSeconds', r.contract #> '{timeouts,input_seconds}'));
+    end if;
   end if;
   perform holdfast.save_run(r);
   return jsonb_build_object('kind', 'failed', 'attempt', m.attempts - m.lost_attempts,

@@ -138,7 +138,7 @@ begin
   -- The calls of a step run in their order: one whose time has not come waits, however early it was approved.
   if i.state = 'approved' and exists (
        select from holdfast.interrupts o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
-          and o.slot < e.slot and o.kind = 'approval' and o.state = 'open' and o.expires_at > clock_timestamp()) then
+          and o.slot < e.slot and o.kind in ('approval', 'input') and o.state = 'open' and o.expires_at > clock_timestamp()) then
     return jsonb_build_object('kind', 'early', 'interrupt_id', i.interrupt_id);
   end if;
   return jsonb_build_object('kind', case i.state when 'approved' then 'ready' when 'open' then 'open'
@@ -175,6 +175,7 @@ begin
     return jsonb_build_object('kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
   end if;
   v_refusal := case
+    when i.kind <> 'approval' then 'decision_mismatch'
     when i.state = 'withdrawn' then 'run_ended'
     when i.state = 'expired' or (i.state in ('open', 'approved') and v_at >= i.expires_at) then 'interrupt_expired'
     when p_decision = 'revoke' and i.state <> 'approved' then 'not_revocable'

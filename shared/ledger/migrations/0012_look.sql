@@ -5,6 +5,8 @@ declare
   r holdfast.runs;
   v_open integer;
   v_expiry timestamptz;
+  v_inputs integer;
+  v_input_expiry timestamptz;
 begin
   select * into r from holdfast.runs where run_id = p_run;
   if not found then
@@ -15,12 +17,20 @@ begin
   end if;
   select count(*), min(expires_at) into v_open, v_expiry from holdfast.interrupts
    where run_id = p_run and state = 'open' and kind = 'approval' and expires_at > clock_timestamp();
+  select count(*), min(expires_at) into v_inputs, v_input_expiry from holdfast.interrupts
+   where run_id = p_run and state = 'open' and kind = 'input' and expires_at > clock_timestamp();
   return jsonb_build_object(
     'state', r.state, 'control', r.control,
     'open_approvals', v_open,
     -- `greatest` takes no notice of a null.
     'next_expiry_ms', case when v_expiry is not null then
       greatest(0, ceil(extract(epoch from v_expiry - clock_timestamp()) * 1000)::bigint) end,
+    'open_inputs', v_inputs,
+    'next_input_expiry_ms', case when v_input_expiry is not null then
+      greatest(0, ceil(extract(epoch from v_input_expiry - clock_timestamp()) * 1000)::bigint) end,
+    -- Their time is over and nobody has taken that up yet.
+    'input_expired', exists (select from holdfast.interrupts
+      where run_id = p_run and state = 'open' and kind = 'input' and expires_at <= clock_timestamp()),
     'compensate', exists (select from holdfast.commands where run_id = p_run and kind = 'cancel'
       and fate = 'accepted' and (payload ->> 'compensate')::boolean),
     -- What keeps the run from its end: an unknown read does not, since it changed nothing.
@@ -45,6 +55,12 @@ language sql stable security definer set search_path = holdfast, pg_temp as $$
      where i.state in ('approved', 'denied', 'revoked') and r.state = 'awaiting_approval' and r.control = 'active'
        -- One that still waits for somebody else would hear nothing new.
        and not exists (select from holdfast.interrupts o where o.run_id = i.run_id and o.kind = 'approval'
+                        and o.state = 'open' and o.expires_at > clock_timestamp())
+       and i.decided_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
+    union
+    select i.run_id from holdfast.interrupts i join holdfast.runs r using (run_id)
+     where i.state = 'answered' and r.state = 'waiting_for_input' and r.control = 'active'
+       and not exists (select from holdfast.interrupts o where o.run_id = i.run_id and o.kind = 'input'
                         and o.state = 'open' and o.expires_at > clock_timestamp())
        and i.decided_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union

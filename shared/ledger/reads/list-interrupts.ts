@@ -31,8 +31,11 @@ export interface InterruptSummary {
   readonly agent: string;
   readonly turn: number;
   readonly step: number;
-  readonly slot: number;
-  readonly effect_id: string;
+  /** Null for a wait over the step's model call. */
+  readonly slot: number | null;
+  /** Null where nothing would run: a wait for input. */
+  readonly effect_id: string | null;
+  /** The tool or the question that was called; `model/` and the profile's name for a model call. */
   readonly tool: string;
   /** For an approval, who may not decide it. */
   readonly requested_by: string;
@@ -42,7 +45,7 @@ export interface InterruptSummary {
   readonly quorum: number;
   /** Approvals given so far. */
   readonly approvals: number;
-  readonly on_expiry: 'deny' | 'escalate';
+  readonly on_expiry: 'deny' | 'escalate' | 'tell_model' | 'fail';
   readonly created_at: string;
   readonly expires_at: string;
   readonly decided_at: string | null;
@@ -68,10 +71,16 @@ function stateIs(state: InterruptState | null): string {
     : `i.state = '${state}'`;
 }
 
+/** The tool that a wait is about, for a row `i` of interrupts and the effect `e` that it may have. */
+export const TOOL_OF_WAIT = `coalesce(e.tool, i.scope ->> 'tool')`;
+const VERSION_OF_WAIT = `coalesce(e.tool_version, i.scope ->> 'tool_version')`;
+const ARGUMENTS_OF_WAIT = `coalesce(e.arguments_sha256, i.scope ->> 'arguments_sha256')`;
+const ACT = `${TOOL_OF_WAIT}, ${VERSION_OF_WAIT}, ${ARGUMENTS_OF_WAIT}`;
+
 /** Columns of a summary, for a row `i` of interrupts with its run `r` and its effect `e`. */
 export const SUMMARY_COLUMNS = `
            i.interrupt_id, i.kind, i.run_id, r.state as run_state, r.control as run_control, r.agent, i.turn, i.step,
-           i.slot, i.effect_id, e.tool, i.requested_by, i.scope_sha256, i.required_role, i.quorum, i.on_expiry,
+           i.slot, i.effect_id, ${TOOL_OF_WAIT} as tool, i.requested_by, i.scope_sha256, i.required_role, i.quorum, i.on_expiry,
            i.created_at, i.expires_at, i.decided_at,
            case when i.state in ('open', 'approved') and ${RAN_OUT} then 'expired' else i.state end as state,
            (select count(*)::int from holdfast.decisions d
@@ -81,7 +90,7 @@ export const SUMMARY_COLUMNS = `
 export const SUMMARY_FROM = `
       from holdfast.interrupts i
       join holdfast.runs r on r.run_id = i.run_id
-      join holdfast.effects e on e.effect_id = i.effect_id`;
+      left join holdfast.effects e on e.effect_id = i.effect_id`;
 
 const FILTERED = `i.tenant_id = $1
        and ($2::text is null or i.kind = $2)
@@ -143,15 +152,16 @@ export async function listInterruptGroups(
   const { rows } = await db.query<GroupRow>({
     name: `reads/interrupt-groups/${filters.state ?? 'all'}`,
     text: `
-    select e.tool, e.tool_version, e.arguments_sha256, min(e.arguments) as arguments, count(*)::int as count,
+    select ${TOOL_OF_WAIT} as tool, ${VERSION_OF_WAIT} as tool_version, ${ARGUMENTS_OF_WAIT} as arguments_sha256,
+           coalesce(min(e.arguments), min((i.scope -> 'arguments')::text)) as arguments, count(*)::int as count,
            count(distinct i.run_id)::int as runs, min(i.created_at) as oldest_at, min(i.expires_at) as first_expires_at,
            to_jsonb((array_agg(jsonb_build_object('interrupt_id', i.interrupt_id, 'run_id', i.run_id,
              'scope_sha256', i.scope_sha256) order by i.interrupt_id))[1:100]) as interrupts
       ${SUMMARY_FROM}
      where ${stateIs(filters.state)} and ${FILTERED}
-       and (e.tool, e.tool_version, e.arguments_sha256) > ($6, $7, $8)
-     group by e.tool, e.tool_version, e.arguments_sha256
-     order by e.tool, e.tool_version, e.arguments_sha256
+       and (${ACT}) > ($6, $7, $8)
+     group by ${ACT}
+     order by ${ACT}
      limit $9`,
     values: [...valuesOf(tenantId, filters), ...page.after, page.limit],
   });

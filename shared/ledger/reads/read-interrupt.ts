@@ -12,19 +12,22 @@ export interface DecisionRecord {
   readonly authority: string;
   readonly scope_sha256: string;
   readonly note: string;
+  /** What was answered; null for every other decision. */
+  readonly answer: JsonValue;
   readonly at: string;
 }
 
 /** One wait with everything that somebody needs who decides it. */
 export interface InterruptRecord extends InterruptSummary {
-  /** What would run, made from the stored row (SPEC 4.1); `scope_sha256` is its digest. */
+  /** What would run, or what is asked, made from the stored row (SPEC 4.1); `scope_sha256` is its digest. */
   readonly scope: JsonValue;
   /** JSON Schema of the answer. */
   readonly answer_schema: JsonValue;
   /** In order, at most 100. */
   readonly decisions: readonly DecisionRecord[];
   readonly consumed_at: string | null;
-  readonly effect_state: EffectState;
+  /** Null where nothing would run. */
+  readonly effect_state: EffectState | null;
   /** What the model wrote beside the call, at most 20,000 characters: its words, not what would run. */
   readonly model_words: string | null;
 }
@@ -34,7 +37,8 @@ const READ_INTERRUPT = {
   text: `
     select ${SUMMARY_COLUMNS}, i.scope, i.answer_schema, i.consumed_at, e.state as effect_state,
            (select coalesce(jsonb_agg(to_jsonb(said) order by said.at), '[]') from (
-              select d.actor_id, d.decision, d.authority, d.scope_sha256, d.note, d.created_at as at
+              select d.actor_id, d.decision, d.authority, d.scope_sha256, d.note, d.answer::jsonb as answer,
+                     d.created_at as at
                 from holdfast.decisions d where d.interrupt_id = i.interrupt_id order by d.created_at limit 100) said
            ) as decisions,
            (select left(string_agg(part ->> 'text', E'\\n' order by place), 20000)

@@ -1,6 +1,7 @@
 import type { CommandKind } from '../../domain/control-table.js';
 import { EFFECT_STATES, type EffectState } from '../../domain/effect-machine.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
+import { TOOL_OF_WAIT } from './list-interrupts.js';
 import { isoTime, jsonTime } from './row-values.js';
 
 /** What somebody has asked of a run, and what it still waits for. */
@@ -19,7 +20,7 @@ export interface RunControl {
 export interface OpenInterrupt {
   readonly interrupt_id: string;
   readonly kind: 'approval' | 'input' | 'reconciliation';
-  readonly effect_id: string;
+  readonly effect_id: string | null;
   readonly tool: string;
   readonly required_role: string;
   readonly expires_at: string;
@@ -81,8 +82,8 @@ export const RUN_CONTROL_COLUMNS = `
                              where a.run_id = r.run_id and m.state = 'calling' and a.attempt = m.attempts
                                and a.ended_at is null)) end as draining,
            (select coalesce(jsonb_agg(to_jsonb(w) order by w.interrupt_id), '[]') from (
-              select i.interrupt_id, i.kind, i.effect_id, e.tool, i.required_role, i.expires_at
-                from holdfast.interrupts i join holdfast.effects e using (effect_id)
+              select i.interrupt_id, i.kind, i.effect_id, ${TOOL_OF_WAIT} as tool, i.required_role, i.expires_at
+                from holdfast.interrupts i left join holdfast.effects e using (effect_id)
                where i.run_id = r.run_id and i.state = 'open' and i.expires_at > clock_timestamp()
                order by i.interrupt_id limit ${LISTED_MAX}) w
            ) as open_interrupts,

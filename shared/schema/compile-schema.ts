@@ -3,8 +3,8 @@ import { Ajv } from 'ajv';
 import type { ErrorObject, ValidateFunction } from 'ajv';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormatsModule from 'ajv-formats';
-import { excerpt } from '../../shared/domain/json-rules.js';
-import type { JsonObject, JsonValue } from '../../shared/domain/json.js';
+import { excerpt } from '../domain/json-rules.js';
+import type { JsonObject, JsonValue } from '../domain/json.js';
 
 /** Largest schema that is compiled, in characters of its JSON text. */
 export const SCHEMA_CHARACTERS_MAX = 262_144;
@@ -20,22 +20,23 @@ const FAULT_CHARACTERS_MAX = 200;
 export type CheckValue = (value: JsonValue) => string[];
 
 /**
- * Compiles a tool's JSON Schema: draft-07 where it says so, else 2020-12 (and draft-07 where it is only
+ * Compiles a JSON Schema, of a tool's arguments or of a person's answer: draft-07 where it says so, else 2020-12 (and draft-07 where it is only
  * valid as that). Compiled once per schema text.
  *
- * Schemas come from tool servers and are not trusted: a size limit, no fetching of `$ref`s, no async
+ * `subject` names in the faults what is checked. Schemas come from tool servers and are not trusted: a size limit, no fetching of `$ref`s, no async
  * schemas, and a time limit on compiling and on every check that can take long, which ends even a runaway regular
  * expression.
  *
  * @throws Error that says why the schema cannot be used
  */
-export function compileSchema(schema: JsonObject): CheckValue {
+export function compileSchema(schema: JsonObject, subject = 'the arguments'): CheckValue {
   const text = JSON.stringify(schema);
-  let result = compiled.get(text);
+  const key = `${subject}:${text}`;
+  let result = compiled.get(key);
   if (!result) {
-    result = tryCompile(text, schema);
+    result = tryCompile(text, schema, subject);
     if (compiled.size >= COMPILED_SCHEMAS_MAX) compiled.clear();
-    compiled.set(text, result);
+    compiled.set(key, result);
   }
   if (result instanceof Error) throw result;
   return result;
@@ -65,15 +66,15 @@ const COMPILED_SCHEMAS_MAX = 1_000;
 // Failures are kept too: a schema that takes seconds to fail must not take them at every call.
 const compiled = new Map<string, CheckValue | Error>();
 
-function tryCompile(text: string, schema: JsonObject): CheckValue | Error {
+function tryCompile(text: string, schema: JsonObject, subject: string): CheckValue | Error {
   try {
-    return compileText(text, schema);
+    return compileText(text, schema, subject);
   } catch (error) {
     return error instanceof Error ? error : new Error(messageOf(error));
   }
 }
 
-function compileText(text: string, schema: JsonObject): CheckValue {
+function compileText(text: string, schema: JsonObject, subject: string): CheckValue {
   if (text.length > SCHEMA_CHARACTERS_MAX) {
     throw new Error(`the schema has ${text.length} characters; at most ${SCHEMA_CHARACTERS_MAX} are read`);
   }
@@ -85,7 +86,7 @@ function compileText(text: string, schema: JsonObject): CheckValue {
   for (const draft of drafts) {
     try {
       const validate = withinTime(SCHEMA_COMPILE_MS_MAX, () => newAjv(draft).compile(body));
-      return checkWith(validate, MAY_RUN_AWAY.test(text) ? withinTime : atOnce);
+      return checkWith(validate, subject, MAY_RUN_AWAY.test(text) ? withinTime : atOnce);
     } catch (error) {
       failures.push(error);
       if (isTimeOut(error)) break;
@@ -111,27 +112,25 @@ const MAY_RUN_AWAY = /"(?:pattern|patternProperties|format|uniqueItems|\$ref|\$d
 
 const atOnce: typeof withinTime = (_milliseconds, run) => run();
 
-function checkWith(validate: ValidateFunction, within: typeof withinTime): CheckValue {
+function checkWith(validate: ValidateFunction, subject: string, within: typeof withinTime): CheckValue {
   return (value) => {
     let errors: readonly ErrorObject[];
     try {
       errors = within(SCHEMA_CHECK_MS_MAX, () => (validate(value) === true ? [] : (validate.errors ?? [])));
     } catch (error) {
       if (isTimeOut(error))
-        return [`checking them took longer than ${SCHEMA_CHECK_MS_MAX} ms; make them simpler`];
+        return [`checking ${subject} took longer than ${SCHEMA_CHECK_MS_MAX} ms; make it simpler`];
       // For example a `$ref` that leads to itself for ever.
-      return [
-        `the schema of the tool cannot be applied (${excerpt(messageOf(error), FAULT_CHARACTERS_MAX)})`,
-      ];
+      return [`the schema cannot be applied (${excerpt(messageOf(error), FAULT_CHARACTERS_MAX)})`];
     }
-    const faults = [...new Set(errors.map(faultText))];
+    const faults = [...new Set(errors.map((error) => faultText(error, subject)))];
     if (faults.length <= FAULTS_SHOWN_MAX) return faults;
     return [...faults.slice(0, FAULTS_SHOWN_MAX), `and ${faults.length - FAULTS_SHOWN_MAX} more faults`];
   };
 }
 
-function faultText(error: ErrorObject): string {
-  const where = error.instancePath === '' ? 'the arguments' : error.instancePath;
+function faultText(error: ErrorObject, subject: string): string {
+  const where = error.instancePath === '' ? subject : error.instancePath;
   const params = error.params as Record<string, unknown>;
   const named = params['additionalProperty'] ?? params['unevaluatedProperty'] ?? params['propertyName'];
   const allowed = params['allowedValues'] ?? params['allowedValue'];
