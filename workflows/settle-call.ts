@@ -40,7 +40,11 @@ export async function settleCalls(
   questions: readonly number[],
 ): Promise<void> {
   const asked = questions.map((slot): AskedSlot => ({
-    ...{ slot, parallel: false, gated: false, short: false, asks: true },
+    slot,
+    parallel: false,
+    gated: false,
+    short: false,
+    asks: true,
   }));
   const calls: readonly StepCall[] = [...planned, ...asked].sort((a, b) => a.slot - b.slot);
   let failure: RunFails | undefined;
