@@ -30,6 +30,7 @@ const QUIET: DemoRun = {
   input: 'Refund order ORD-1001: arrived broken',
   trouble: '',
   dial: null,
+  person: null,
   killsWorker: false,
 };
 
@@ -113,12 +114,15 @@ test('the row of an open effect names who settles it and by when', () => {
   expect(row?.why).toContain('2026-12-01T00:00:00Z');
 });
 
-test('the summary has seven numbers in their order, and three of them break the promise', () => {
+test('the summary has ten numbers in their order, and three of them break the promise', () => {
   const run = { ...QUIET, runId: 'run_1', state: 'completed' };
   const waiting = { ...run, runId: 'run_2', state: 'needs_reconciliation' };
-  const summary = summaryOf([run, waiting], compare([effect('succeeded')], [deed()]));
+  const summary = summaryOf([run, waiting], compare([effect('succeeded')], [deed()]), {
+    ...{ approved: 1, cancelled: 0, settled: 0 },
+  });
   expect(JSON.stringify(summary)).toBe(
-    '{"runs":2,"completed":1,"effects":1,"applied":1,"duplicates":0,"lost":0,"unexplained":0}',
+    '{"runs":2,"completed":1,"effects":1,"applied":1,"duplicates":0,"lost":0,"unexplained":0,' +
+      '"approved":1,"cancelled":0,"settled":0}',
   );
   expect(promiseHeld(summary)).toBe(true);
   for (const number of ['duplicates', 'lost', 'unexplained']) {
@@ -144,7 +148,7 @@ test('the table shows every effect of every run, a run without any, and deeds th
 
 // prettier-ignore
 test.each([
-  [[],                        { runs: 9, json: false, keep: false, help: false }],
+  [[],                        { runs: 11, json: false, keep: false, help: false }],
   [['--json', '--runs', '3'], { runs: 3, json: true,  keep: false, help: false }],
 ])('arguments %j are understood', (args, expected) => {
   expect(readOptions(args, 100)).toEqual(expected);
@@ -302,11 +306,12 @@ describe('the whole desk, over its real tools, without the runtime', () => {
   });
 });
 
-test('the demo itself: a kill, spoiled payments, a lost mail, and every effect accounted for', async () => {
-  const { stdout, story, code } = await runDemo(['--runs', '5', '--json']);
+test('the demo itself: a kill, spoiled payments, a lost mail, people at work, and every effect accounted for', async () => {
+  const { stdout, story, code } = await runDemo(['--runs', '7', '--json']);
   expect(code, story).toBe(0);
   expect(stdout.trimEnd().split('\n').at(-1)).toBe(
-    '{"runs":5,"completed":4,"effects":9,"applied":10,"duplicates":0,"lost":0,"unexplained":0}',
+    '{"runs":7,"completed":6,"effects":12,"applied":12,"duplicates":0,"lost":0,"unexplained":0,' +
+      '"approved":1,"cancelled":1,"settled":1}',
   );
 }, 180_000);
 

@@ -32,7 +32,23 @@ export interface ApiClient {
   stateOf(runId: string): Promise<string>;
   /** All effects of the run, reads included. */
   effectsOf(runId: string): Promise<EffectView[]>;
+  effectOf(runId: string, effectId: string): Promise<EffectView>;
+  /** The run's oldest open approval. */
+  openApproval(runId: string): Promise<OpenApproval | undefined>;
+  /** Approves the very scope that was shown. */
+  approve(actor: string, wait: OpenApproval): Promise<void>;
+  cancel(actor: string, runId: string): Promise<void>;
+  /** The id of an effect of the run that waits for a person to settle it. */
+  unknownEffect(runId: string): Promise<string | undefined>;
+  /** Settles it as committed under its outside name, or as not committed where that is null. */
+  settle(actor: string, effectId: string, reference: string | null): Promise<void>;
 }
+
+const Approval = z.object({ interrupt_id: z.string(), scope_sha256: z.string() });
+/** A wait for an approval as GET /v1/interrupts lists it. */
+export type OpenApproval = z.infer<typeof Approval>;
+const ApprovalPage = z.object({ interrupts: z.array(Approval) });
+const ReconciliationPage = z.object({ reconciliations: z.array(z.object({ effect_id: z.string() })) });
 
 const REQUEST_TIMEOUT_MS = 10_000;
 
@@ -43,7 +59,15 @@ const REQUEST_TIMEOUT_MS = 10_000;
  * @throws Error from every method when the API answers with a problem, naming the request and the problem
  */
 export function createApiClient(baseUrl: string): ApiClient {
-  return {
+  /** A request that a person makes: named, and under a key of its own. */
+  const act = async (actor: string, path: string, key: string, body: object): Promise<void> => {
+    const headers = {
+      ...{ 'content-type': 'application/json', 'idempotency-key': key },
+      'holdfast-actor': actor,
+    };
+    await request(`${baseUrl}${path}`, z.unknown(), { method: 'POST', headers, body: JSON.stringify(body) });
+  };
+  const client: ApiClient = {
     async startRun(idempotencyKey, body) {
       const headers = { 'content-type': 'application/json', 'idempotency-key': idempotencyKey };
       const init = { method: 'POST', headers, body: JSON.stringify(body) };
@@ -63,7 +87,30 @@ export function createApiClient(baseUrl: string): ApiClient {
       } while (cursor !== null);
       return effects;
     },
+    async effectOf(runId, effectId) {
+      const effect = (await client.effectsOf(runId)).find((each) => each.effect_id === effectId);
+      if (effect === undefined) throw new Error(`${runId} has no effect ${effectId}`);
+      return effect;
+    },
+    async openApproval(runId) {
+      const page = await request(`${baseUrl}/v1/interrupts?kind=approval&run_id=${runId}`, ApprovalPage);
+      return page.interrupts[0];
+    },
+    approve: (actor, { interrupt_id: id, scope_sha256 }) =>
+      act(actor, `/v1/interrupts/${id}/resolve`, `demo-approve-${id}`, { decision: 'approve', scope_sha256 }),
+    cancel: (actor, runId) =>
+      act(actor, `/v1/runs/${runId}/commands`, `demo-cancel-${runId}`, { kind: 'cancel' }),
+    async unknownEffect(runId) {
+      const page = await request(`${baseUrl}/v1/reconciliations?run_id=${runId}`, ReconciliationPage);
+      return page.reconciliations[0]?.effect_id;
+    },
+    settle: (actor, effectId, reference) =>
+      act(actor, `/v1/reconciliations/${effectId}/settle`, `demo-settle-${effectId}`, {
+        ...(reference === null ? { decided: 'not_committed' } : { decided: 'committed', reference }),
+        note: "Looked up in the provider's journal by its key.",
+      }),
   };
+  return client;
 }
 
 async function request<T>(url: string, schema: z.ZodType<T>, init: RequestInit = {}): Promise<T> {

@@ -40,7 +40,7 @@ async function main(): Promise<void> {
   const ending = await perform(runs.slice(0, options.runs), options, { say, signal: interrupt.signal });
 
   const { comparison } = ending;
-  const summary = summaryOf(ending.runs, comparison);
+  const summary = summaryOf(ending.runs, comparison, ending.people);
   const lines = [
     '',
     ...tableOf(ending.runs, ending.effects, comparison),

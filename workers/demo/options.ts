@@ -11,7 +11,7 @@ export interface DemoOptions {
 }
 
 /** As many runs as there are things to show, and two quiet ones. */
-export const RUNS_DEFAULT = 9;
+export const RUNS_DEFAULT = 11;
 
 export const USAGE = `Shows that every effect is accounted for: refunds are made while things break.
 

@@ -1,5 +1,6 @@
 import type { ApiClient, EffectView } from './api-client.js';
 import { type Comparison, compare } from './compare.js';
+import { actAsPeople, type PeopleDeeds } from './people.js';
 import { deedsOf, type ProviderLine } from './provider-log.js';
 import type { DemoRun } from './runs.js';
 import type { PlayedRun } from './story.js';
@@ -25,6 +26,7 @@ export interface Ending {
   /** Those of the provider's effects alone. */
   readonly effects: readonly EffectView[];
   readonly comparison: Comparison;
+  readonly people: PeopleDeeds;
 }
 
 interface Direction {
@@ -61,6 +63,8 @@ export async function play(runs: readonly DemoRun[], direction: Direction): Prom
   }
   if (killing !== undefined) await recover(killing, direction);
 
+  const people = await actAsPeople(started, direction);
+
   say(`waiting until all ${runs.length} runs have come to rest`);
   const states = await statesAtRest(started, direction);
   const played = started.map(({ run, runId }) => ({ ...run, runId, state: states.get(runId) ?? 'unread' }));
@@ -70,7 +74,7 @@ export async function play(runs: readonly DemoRun[], direction: Direction): Prom
     effects.push(...own.filter((effect) => PROVIDER_TOOLS.includes(effect.tool)));
   }
   const comparison = compare(effects, deedsOf(await stage.providerLog()));
-  return { runs: played, effects, comparison };
+  return { runs: played, effects, comparison, people };
 }
 
 async function start(run: DemoRun, { stage, say }: Direction): Promise<string> {
@@ -82,6 +86,9 @@ async function start(run: DemoRun, { stage, say }: Direction): Promise<string> {
       objective: `Settle the refund request for ${run.orderId}.`,
       acceptance: { rule: 'The report states the decision and every effect.', accepted_by: 'desk-lead' },
       owner: 'desk-lead',
+      ...(run.person === 'approves' || run.person === 'cancels'
+        ? { effects: { refund_payment: { approval: 'required' } } }
+        : {}),
     },
   });
   say(`POST /v1/runs "${run.input}" -> ${runId}${run.trouble === '' ? '' : `  (${run.trouble})`}`);

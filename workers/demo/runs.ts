@@ -24,15 +24,21 @@ export interface DemoRun {
   readonly trouble: string;
   /** The body for the provider's POST /control, set before the run starts. */
   readonly dial: Readonly<Record<string, unknown>> | null;
+  /** What a person does about it over the API, once the run waits for one. */
+  readonly person: Person | null;
   /** The worker is killed while the provider holds this run's refund. */
   readonly killsWorker: boolean;
 }
+
+/** `approves` the refund, `cancels` the run while it waits for that, or `settles` an unknown outcome. */
+export type Person = 'approves' | 'cancels' | 'settles';
 
 interface Trouble {
   readonly orderId: string;
   readonly reason: string;
   readonly words: string;
   readonly killsWorker?: boolean;
+  readonly person?: Person;
   dial?(order: Order): Readonly<Record<string, unknown>>;
 }
 
@@ -66,9 +72,12 @@ const TROUBLES: readonly Trouble[] = [
   {
     orderId: 'ORD-1009',
     reason: 'never asked for it',
-    words: 'mail leaves, its answer is dropped',
+    words: 'mail leaves, its answer is dropped: settled',
+    person: 'settles',
     dial: (order) => ({ mode: 'commit_then_drop', on: 'mail', for: { to: order.customer.email } }),
   },
+  { orderId: 'ORD-1010', reason: 'broke in use', words: 'a person approves it', person: 'approves' },
+  { orderId: 'ORD-1011', reason: 'changed their mind', words: 'a person cancels it', person: 'cancels' },
   { orderId: 'ORD-1006', reason: 'does not fit the room', words: 'over the limit: refused politely' },
   { orderId: 'ORD-1007', reason: 'arrived broken', words: 'already refunded: refused politely' },
 ];
@@ -97,6 +106,7 @@ function demoRun(order: Order, trouble: Trouble): DemoRun {
     input: `Refund order ${order.order_id}: ${trouble.reason}`,
     trouble: trouble.words,
     dial: trouble.dial?.(order) ?? null,
+    person: trouble.person ?? null,
     killsWorker: trouble.killsWorker ?? false,
   };
 }

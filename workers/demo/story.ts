@@ -1,5 +1,6 @@
 import type { EffectView } from './api-client.js';
 import type { ComparedRow, Comparison } from './compare.js';
+import type { PeopleDeeds } from './people.js';
 import type { DemoRun } from './runs.js';
 
 /** One run of the demo after it came to rest. */
@@ -19,10 +20,18 @@ export interface DemoSummary {
   readonly duplicates: number;
   readonly lost: number;
   readonly unexplained: number;
+  /** What people did over the API. */
+  readonly approved: number;
+  readonly cancelled: number;
+  readonly settled: number;
 }
 
 /** @returns the counts, in the order in which they are printed */
-export function summaryOf(runs: readonly PlayedRun[], comparison: Comparison): DemoSummary {
+export function summaryOf(
+  runs: readonly PlayedRun[],
+  comparison: Comparison,
+  people: PeopleDeeds,
+): DemoSummary {
   return {
     runs: runs.length,
     completed: runs.filter((run) => run.state === 'completed').length,
@@ -31,6 +40,7 @@ export function summaryOf(runs: readonly PlayedRun[], comparison: Comparison): D
     duplicates: comparison.duplicates,
     lost: comparison.lost,
     unexplained: comparison.unexplained,
+    ...people,
   };
 }
 
@@ -80,10 +90,12 @@ export function remarksOf(runs: readonly PlayedRun[], comparison: Comparison): s
 /** The closing words: each number with what it counts. */
 export function closingWords(summary: DemoSummary, comparison: Comparison): string[] {
   const { runs, completed, effects, applied, duplicates, lost, unexplained } = summary;
+  const { approved, cancelled, settled } = summary;
   const others = runs === completed ? '' : `, ${runs - completed} in another state, which the table tells`;
   return [
     `${runs} runs, ${completed} completed${others}`,
     `${effects} effects that the ledger says were done, ${applied} deeds in the provider's own journal`,
+    `${approved} approved, ${cancelled} cancelled, ${settled} settled by people, over the API`,
     `${comparison.open} open: nobody can know, so a named person settles them by a date`,
     `${duplicates} duplicates, ${lost} lost, ${unexplained} unexplained`,
   ];
