@@ -1,5 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { submitCommand } from '../shared/ledger/commands.js';
+import { commitTrail } from '../shared/ledger/trail.js';
 import {
   brokenControl,
   command,
@@ -8,6 +10,7 @@ import {
   heard,
   resetRun,
   settle,
+  tell,
   untilGated,
   waits,
 } from './support/desk-world.js';
@@ -211,6 +214,35 @@ describe('a cancel of a waiting run', () => {
     await command(world, runId, 'pause');
     await world.waitFor(runId, ({ control }) => control === 'paused');
     await command(world, runId, 'cancel');
+    await cancelled(runId);
+  });
+
+  // Temporal may refuse the end of a workflow task, a signal having come meanwhile; it is run again, from before its commits.
+  test('whose last workflow task was lost after its commits ends all the same', async () => {
+    const runId = await world.run({ input: unique('later') });
+    await world.waitFor(runId, 'retry_wait');
+    const [at] = await world.rows<{ execution: string; position: number }>(
+      `select owner_execution as execution, trail_position::int as position from holdfast.runs where run_id = $1`,
+      runId,
+    );
+    await submitCommand(world.db, {
+      ...{ tenantId: 'default', runId, kind: 'cancel', payload: {} },
+      ...{ actorId: 'user:olga', authority: 'operator', expectedStateVersion: null },
+      ...{ endpoint: `POST /v1/runs/${runId}/commands`, idempotencyKey: randomUUID() },
+    });
+    await commitTrail(
+      world.db,
+      { runId, execution: at!.execution },
+      {
+        from: at!.position + 1,
+        entries: [
+          { kind: 'control', to: 'active', reason: 'cancel_requested' },
+          { kind: 'move', to: 'cancelling', reason: 'cancel_requested' },
+          { kind: 'move', to: 'cancelled', reason: 'wound_down' },
+        ],
+      },
+    );
+    await tell(world, runId);
     await cancelled(runId);
   });
 

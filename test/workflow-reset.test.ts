@@ -145,10 +145,11 @@ describe('a reset to the beginning', () => {
     });
     await world.waitFor(runId, 'awaiting_approval');
     const { after } = await resetToStart(runId);
-    await world.waitFor(
-      runId,
-      ({ owner_execution, state }) => owner_execution === after && state === 'awaiting_approval',
-    );
+    // It was waiting when it was taken over, too: the second wait counts.
+    await world.waitFor(runId, async ({ owner_execution }) => {
+      const waits = (await world.path(runId)).filter((state) => state === 'awaiting_approval');
+      return owner_execution === after && waits.length === 2;
+    });
     expect(await world.effects(runId)).toMatchObject([{ state: 'intended', attempts: 0 }]);
     expect(arrived(world, runId)).toEqual({});
     await checkRun(world, runId);

@@ -192,7 +192,7 @@ export class Run {
   /** What stands in the ledger now. */
   async look(): Promise<LookAnswer> {
     const seen = this.#nudges.count;
-    const view = await ledger.look({ runId: this.id });
+    const view = await ledger.look({ runId: this.id, position: this.trail.committed });
     if (view.kind !== 'look') throw new OutOfStep(view.kind);
     this.#looked = seen;
     return view;
@@ -232,7 +232,7 @@ export class Run {
         await this.#nudges.after(seen, null);
         seen = this.#nudges.count;
         if (this.#retired || this.#callsInFlight === 0) continue;
-        const view = await ledger.look({ runId: this.id });
+        const view = await ledger.look({ runId: this.id, position: null });
         if (view.kind !== 'look' || view.control !== 'cancel_requested') continue;
         this.#aborted = true;
         this.#calls.cancel();

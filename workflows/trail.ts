@@ -21,6 +21,11 @@ export class TrailBuffer {
     this.#pending.push(entry);
   }
 
+  /** How many entries are known to be durable. */
+  get committed(): number {
+    return this.#committed;
+  }
+
   get isEmpty(): boolean {
     return this.#pending.length === 0;
   }

@@ -242,8 +242,8 @@ export interface LedgerActivities {
   closeEffect(input: CloseInput): Promise<ExamineAnswer>;
   /** Opens the wait of a question, or gives its call the result when that wait is over. */
   askQuestion(input: EffectInput): Promise<AskAnswer | Refused>;
-  /** How the run stands now; reads only. */
-  look(input: { readonly runId: string }): Promise<LookAnswer | Refused>;
+  /** How the run stands now; reads only. `position` as in `Trail`: entries known to be durable; null beside the run's own loop. */
+  look(input: { readonly runId: string; readonly position: number | null }): Promise<LookAnswer | Refused>;
   /** Re-claims a run whose resume was asked for, under a new epoch. */
   claimResume(input: CommitInput): Promise<CommitAnswer>;
   /** Takes the run for this execution, if Temporal says it is the open one. */

@@ -67,11 +67,20 @@ export async function claimResume(db: Db, { runId, execution }: Speaker, trail: 
   await callFunction(db, CLAIM_RESUME, [runId, execution, trail.from, jsonb(trail.entries)]);
 }
 
-const LOOK = { name: 'ledger/look', text: 'select holdfast.look($1, $2) as answer' };
+const LOOK = { name: 'ledger/look', text: 'select holdfast.look($1, $2, $3) as answer' };
 
-/** What a waiting workflow must know of its run now. Reads only. @throws a refusal when the run has another owner */
-export async function lookAtRun(db: Db, { runId, execution }: Speaker): Promise<LookAnswer> {
-  const a = await callFunction(db, LOOK, [runId, execution]);
+/**
+ * What a waiting workflow must know of its run now. Reads only.
+ *
+ * @param position how many of its trail entries the workflow knows to be durable; null when it does not say
+ * @throws a refusal when the run has another owner, or holds more of the workflow's trail than it knows of
+ */
+export async function lookAtRun(
+  db: Db,
+  { runId, execution }: Speaker,
+  position: number | null = null,
+): Promise<LookAnswer> {
+  const a = await callFunction(db, LOOK, [runId, execution, position]);
   return {
     kind: 'look',
     state: a['state'] as LookAnswer['state'],

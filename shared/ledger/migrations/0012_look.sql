@@ -1,5 +1,7 @@
--- What a waiting workflow asks when it is nudged: enums and numbers, no content.
-create function holdfast.look(p_run text, p_execution text) returns jsonb
+-- What a waiting workflow asks when it is nudged: enums and numbers, no content. `p_position` is how far the workflow
+-- believes its trail is durable (null: it does not say). A workflow task may be lost after its commits, and is run again
+-- from before them: what it sees here is not its own doing then, and it must take up the ledger's place.
+create function holdfast.look(p_run text, p_execution text, p_position bigint) returns jsonb
 language plpgsql stable security definer set search_path = holdfast, pg_temp as $$
 declare
   r holdfast.runs;
@@ -14,6 +16,10 @@ begin
   end if;
   if r.owner_execution is distinct from p_execution and r.owner_execution is not null then
     raise exception 'unknown_execution: % does not own %', p_execution, p_run using errcode = 'HF003';
+  end if;
+  if r.trail_position <> p_position then
+    raise exception 'out_of_step: the ledger holds % trail entries of %, the workflow knows of %',
+      r.trail_position, p_run, p_position using errcode = 'HF005';
   end if;
   select count(*), min(expires_at) into v_open, v_expiry from holdfast.interrupts
    where run_id = p_run and state = 'open' and kind = 'approval' and expires_at > clock_timestamp();
