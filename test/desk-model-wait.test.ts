@@ -60,6 +60,11 @@ describe('a model call that only a person can mend', () => {
       ...{ slot: null, effect_id: null, required_role: 'operator', on_expiry: 'fail' },
       scope: { asks: 'model_call', tool: 'model/script', arguments: { reason }, detail },
     });
+    const stops =
+      'select reason, action, attempt, owner, eligible_at from holdfast.retries where run_id = $1';
+    expect(await world.rows(stops, runId)).toEqual([
+      { reason, action: 'ask_person', attempt: 1, owner: 'owner', eligible_at: null },
+    ]);
     await tell(world, runId);
     await heard(world, runId);
     expect(modelRequests(world, runId)).toHaveLength(1);
