@@ -309,7 +309,7 @@ test('GET /v1/agents shows what a run would pin, and nothing of instructions, ad
   const text = await response.text();
   const { agents } = AgentListView.parse(JSON.parse(text));
   expect(agents).toMatchObject([
-    { agent: 'test-agent', model: { provider: 'scripted' }, limits: { steps_max: 10 } },
+    { agent: 'test-agent', model: { provider: 'scripted' }, limits: { steps_max: 10 }, questions: [] },
   ]);
   expect(text).not.toMatch(/instructions|baseUrl|apiKey|Refund what/);
 });

@@ -329,6 +329,15 @@ describe('a model call that only a person can mend', () => {
     expect((await claimModel(run)).kind).toBe('claimed');
   });
 
+  test('gets one new series from one word, and not one for each attempt', async () => {
+    const run = await newRun({ retry: { attempts_max: 1 } });
+    await failModel(run, 'billing');
+    await told(await waitFor(run), { answer: { action: 'try_again' } });
+    const { attemptId } = await claimModel(run);
+    await failModel(run, 'server_error', { attemptId });
+    expect((await claimModel(run)).kind).toBe('exhausted');
+  });
+
   test('whose second try is lost with its worker is made again without another word', async () => {
     const run = await newRun();
     await failModel(run, 'billing');

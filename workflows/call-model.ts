@@ -57,8 +57,20 @@ async function waitAfterFailure(run: Run, failed: Failed): Promise<void> {
   // The worker was stopped in the middle of the call: another makes it again.
   if (failed.reason === 'aborted') return;
   const verdict = MODEL_FAILURES[failed.reason];
-  // The ledger opened the wait with the failure; the next claim says what they decided.
-  if (verdict === 'needs_person') return await awaitInput(run);
+  const row = {
+    kind: 'retry' as const,
+    turn: run.turn,
+    step: run.step,
+    reason: failed.reason,
+    attempt: failed.attempt,
+    attemptsMax: failed.attemptsMax,
+    ...(failed.retryAfterMs === null ? {} : { retryAfterSeconds: Math.ceil(failed.retryAfterMs / 1_000) }),
+  };
+  if (verdict === 'needs_person') {
+    // The ledger opened the wait with the failure; the next claim says what they decided.
+    run.note({ ...row, action: 'ask_person' });
+    return await awaitInput(run);
+  }
   if (verdict === 'final') {
     throw new RunFails(failed.reason === 'content_refused' ? 'model_content_refused' : 'model_failed');
   }
@@ -72,15 +84,6 @@ async function waitAfterFailure(run: Run, failed: Failed): Promise<void> {
     retryAfterMaxMs: failed.retryAfterMaxMs,
     random: Math.random(),
   });
-  const row = {
-    kind: 'retry' as const,
-    turn: run.turn,
-    step: run.step,
-    reason: failed.reason,
-    attempt: failed.attempt,
-    attemptsMax: failed.attemptsMax,
-    ...(failed.retryAfterMs === null ? {} : { retryAfterSeconds: Math.ceil(failed.retryAfterMs / 1_000) }),
-  };
   run.move('wait_retry', isLimit ? 'limit_stop' : 'transient_fault');
   if (decision.kind === 'exhausted') {
     run.note({ ...row, action: 'give_up' });

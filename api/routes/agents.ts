@@ -32,7 +32,7 @@ export const listAgentsRoute = defineRoute(
 );
 
 function viewOf({ agent, agent_version, manifest, updated_at }: AgentRecord) {
-  const { model, limits, tools } = manifest;
+  const { model, limits, tools, questions = [] } = manifest;
   return {
     agent,
     agent_version,
@@ -46,6 +46,12 @@ function viewOf({ agent, agent_version, manifest, updated_at }: AgentRecord) {
       ...{ name, version, description, approval },
       effect_class: effectClass,
     })),
+    questions: questions.map(
+      ({ name, version, description, answerSchema, role, expiresSeconds, onExpiry }) => ({
+        ...{ name, version, description, answer_schema: answerSchema, required_role: role },
+        ...{ expires_seconds: expiresSeconds, on_expiry: onExpiry },
+      }),
+    ),
     updated_at,
   };
 }

@@ -81,7 +81,9 @@ export const InterruptView = z
         'What would run, made from the stored arguments and from nothing that the model says of it. For a ' +
         'question, `arguments.text` is what the model asks, in its own words.',
     }),
-    answer_schema: AnyJson.meta({ description: 'JSON Schema of the answer.' }),
+    answer_schema: AnyJson.meta({
+      description: 'JSON Schema: of `answer` where input is waited for, of the whole decision elsewhere.',
+    }),
     decisions: z.array(DecisionView).readonly(),
     consumed_at: Time.nullable().meta({ description: 'When the approval was used; it is used once.' }),
     effect_state: z.enum(EFFECT_STATES).nullable(),

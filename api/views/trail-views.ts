@@ -158,6 +158,20 @@ const AgentView = z
       wall_clock_seconds_max: z.int(),
     }),
     tools: z.array(AgentToolView).readonly(),
+    questions: z
+      .array(
+        z.strictObject({
+          name: z.string(),
+          version: Sha256,
+          description: z.string(),
+          answer_schema: AnyJson.meta({ description: 'JSON Schema of the answer.' }),
+          required_role: z.string(),
+          expires_seconds: z.int(),
+          on_expiry: z.enum(['tell_model', 'fail']),
+        }),
+      )
+      .readonly()
+      .meta({ description: 'What it may ask a person; to the model each is a tool.' }),
     updated_at: Time,
   })
   .meta({ id: 'Agent' });

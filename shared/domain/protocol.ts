@@ -57,7 +57,7 @@ export type TrailEntry =
       /** Absent when the operation is a model call. */
       readonly slot?: number;
       readonly reason: string;
-      readonly action: 'retry' | 'ask_again' | 'give_up';
+      readonly action: 'retry' | 'ask_again' | 'ask_person' | 'give_up';
       readonly attempt: number;
       readonly attemptsMax: number;
       /** Present exactly when the operation is tried again. */

@@ -100,7 +100,12 @@ export async function admitRun(db: Db, admission: Admission): Promise<Admitted> 
     pins: {
       agent_version: current?.agentVersion ?? null,
       model: current?.manifest.model.model ?? null,
-      tools: Object.fromEntries(current?.manifest.tools.map((tool) => [tool.name, tool.version]) ?? []),
+      // What it may call and what it may ask, by name.
+      tools: Object.fromEntries(
+        [...(current?.manifest.tools ?? []), ...(current?.manifest.questions ?? [])].map(
+          ({ name, version }) => [name, version],
+        ),
+      ),
       workflow_version: WORKFLOW_VERSION,
       ledger_version: LEDGER_VERSION,
     },

@@ -77,7 +77,6 @@ beforeAll(async () => {
       when('filtered', { text: '', stopReason: 'content_filter' }),
       when('calls-nothing', { text: 'Let me see.', stopReason: 'tool_calls' }),
       when('stumbles', { attempts: [{ error: { reason: 'malformed_response' } }, DONE] }),
-      when('no-money', { error: { reason: 'billing' } }),
       ...['hang_opaque', 'hang_read', 'pay'].map((tool) => when(tool, reply(call(tool, {})), DONE)),
       when('plain', reply('pay'), DONE),
     ),
@@ -182,7 +181,6 @@ describe('89: F10: what a model writes that is no call', () => {
     ['half', 'model_output_truncated'],
     ['filtered', 'model_content_refused'],
     ['calls-nothing', 'model_failed'],
-    ['no-money', 'provider_needs_person'],
   ])('an answer that is none (%s) is not taken for the end of the work: %s', async (input, reason) => {
     const runId = await world.run({ input });
     await world.waitFor(runId, 'ended');

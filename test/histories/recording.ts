@@ -3,7 +3,8 @@ import { writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { test } from 'vitest';
 import { command, decide, settle, untilGated } from '../support/desk-world.js';
-import { DONE, reply, script, when } from '../support/scripts.js';
+import { answer, asks, untilAsked } from '../support/input-world.js';
+import { call, DONE, reply, script, when } from '../support/scripts.js';
 import { keyOf, startWorld, type World, type WorldOptions } from '../support/world.js';
 
 /** One way through the workflow's code. `play` ends when the run rests where the scenario wants it. */
@@ -153,6 +154,39 @@ const SCENARIOS: readonly Scenario[] = [
       });
       await world.waitFor(runId, ({ epoch }) => epoch === 2);
       return runId;
+    },
+  },
+  {
+    name: 'asks-and-is-approved',
+    options: {
+      questions: { ask_desk: asks() },
+      script: script(when('mixed', reply(call('ask_desk', { text: 'Which?' }), call('mail')), DONE)),
+    },
+    play: async (world) => {
+      const runId = await world.run({ input: 'mixed', contract: { effects: { mail: { approval: 'required' } } } });
+      const [asked] = await untilAsked(world, runId);
+      await answer(world, asked, { order: 'ORD-7' });
+      const [wait] = await untilGated(world, runId);
+      await decide(world, wait);
+      return await ended(world, runId);
+    },
+  },
+  {
+    name: 'question-expires',
+    options: {
+      questions: { ask_soon: asks({ expiresSeconds: 1 }) },
+      script: script(when('soon', reply(call('ask_soon', { text: 'Quick?' })), DONE)),
+    },
+    play: async (world) => await ended(world, await world.run({ input: 'soon' })),
+  },
+  {
+    name: 'model-needs-a-person',
+    options: { script: script(when('bill', { attempts: [{ error: { reason: 'billing' } }, DONE] })) },
+    play: async (world) => {
+      const runId = await world.run({ input: 'bill' });
+      const [asked] = await untilAsked(world, runId);
+      await answer(world, asked, { action: 'try_again' });
+      return await ended(world, runId);
     },
   },
   {
