@@ -4,7 +4,7 @@ import type { AssistantPart, ModelResponse } from '../shared/domain/models.js';
 import { type PlannedCall, readToolCalls } from '../shared/domain/tool-calls.js';
 import { sha256 } from '../shared/ledger/digest.js';
 import type { ClaimedModelCall, PlannedCallRow, RefusedCallRow } from '../shared/ledger/model-calls.js';
-import { createArgumentsValidator } from './models/validate-arguments.js';
+import { createArgumentsValidator } from '../shared/schema/validate-arguments.js';
 
 /** Tool calls of one answer that are run at most; the workflow's answer names each, and stays under 1 KiB. */
 export const CALLS_PER_STEP_MAX = 16;

@@ -86,10 +86,19 @@ describe('the application', () => {
         .map(({ name }) => name)
         .toSorted(),
     ).toStrictEqual([
-      ...['admit_run', 'append_chunks', 'begin_query', 'claim_effect', 'claim_model_call', 'claim_resume'],
-      ...['close_effect', 'close_orphan', 'commit_model_response', 'commit_trail', 'confirm_starts'],
-      ...['decide_approval', 'examine_effect', 'fail_model_attempt', 'look', 'mark_swept', 'open_approval'],
-      ...['record_query', 'register_agent', 'resume_point', 'runs_to_nudge', 'runs_with_late_evidence'],
+      ...[
+        'admit_run',
+        'announce',
+        'append_chunks',
+        'approve_edited',
+        'begin_edit',
+        'begin_query',
+        'claim_effect',
+      ],
+      ...['claim_model_call', 'claim_resume', 'close_effect', 'close_orphan', 'commit_model_response'],
+      ...['commit_trail', 'confirm_starts', 'counted_approvals', 'decide_approval', 'examine_effect'],
+      ...['fail_model_attempt', 'grant_role', 'look', 'mark_swept', 'open_approval', 'record_query'],
+      ...['register_agent', 'resume_point', 'revoke_role', 'runs_to_nudge', 'runs_with_late_evidence'],
       ...['settle_by_person', 'settle_effect', 'submit_command', 'sweep_candidates', 'take_over'],
       'unstarted_runs',
     ]);

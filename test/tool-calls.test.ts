@@ -6,7 +6,7 @@ import {
   compileSchema,
   createArgumentsValidator,
   SCHEMA_CHECK_MS_MAX,
-} from '../activities/models/validate-arguments.js';
+} from '../shared/schema/validate-arguments.js';
 import type { JsonObject, JsonValue } from '../shared/domain/json.js';
 import type { ModelResponsePart } from '../shared/domain/models.js';
 import { readToolCalls } from '../shared/domain/tool-calls.js';

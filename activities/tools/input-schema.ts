@@ -1,5 +1,5 @@
 import type { JsonObject, JsonValue } from '../../shared/domain/json.js';
-import { compileSchema } from '../models/validate-arguments.js';
+import { compileSchema } from '../../shared/schema/validate-arguments.js';
 import type { DeclarationProblem } from './declaration.js';
 
 /** Tells whether a JSON value fits a schema. */

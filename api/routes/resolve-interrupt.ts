@@ -1,8 +1,19 @@
+import type { Pool } from 'pg';
 import { z } from 'zod';
 import { HoldfastError } from '../../shared/domain/errors.js';
 import { isId } from '../../shared/domain/ids.js';
-import { APPROVAL_DECISIONS, decideApproval, type DecisionRefusal } from '../../shared/ledger/approvals.js';
+import type { JsonObject } from '../../shared/domain/json.js';
+import {
+  APPROVAL_DECISIONS,
+  type Decided,
+  decideApproval,
+  type DecisionRefusal,
+  type NewDecision,
+} from '../../shared/ledger/approvals.js';
+import { sha256 } from '../../shared/ledger/digest.js';
+import { approveEdited, beginEdit } from '../../shared/ledger/edit-approval.js';
 import { type InterruptRecord, readInterrupt } from '../../shared/ledger/reads/read-interrupt.js';
+import { changedCall } from '../edit-call.js';
 import { defineRoute, reply } from '../route.js';
 import { InterruptView } from '../views/desk-views.js';
 import { interruptNotFound } from './interrupts.js';
@@ -17,6 +28,18 @@ const ResolveInterrupt = z
       .regex(/^[0-9a-f]{64}$/, { error: 'must be the scope_sha256 of the interrupt' })
       .meta({ description: 'The digest of the scope that you saw.' }),
     note: z.string().max(4_000).default('').meta({ description: 'The model is told the note of a denial.' }),
+    arguments: z
+      .record(z.string(), z.unknown())
+      .optional()
+      .meta({
+        description:
+          'With `approve`: what is to run instead, whole. The call that waits is superseded by one with these ' +
+          'arguments, under another effect and another interrupt, and what you approve is that one.',
+      }),
+  })
+  .refine(({ decision, arguments: args }) => args === undefined || decision === 'approve', {
+    path: ['arguments'],
+    error: 'may stand beside `approve` alone',
   })
   .meta({ id: 'ResolveInterrupt' });
 
@@ -26,17 +49,19 @@ export const resolveInterruptRoute = defineRoute(
     method: 'post',
     path: '/v1/interrupts/{interrupt_id}/resolve',
     operationId: 'resolveInterrupt',
-    summary: 'Approve, deny or revoke',
+    summary: 'Approve, deny or revoke; approve with other arguments',
     description:
-      'Decides about the very scope whose digest is sent, as it stands: arguments cannot be changed on the way. The ' +
-      'approver has the required role and is not the requester. The decision counts whether Temporal is up or not; ' +
-      'an approval is used once, in the claim of the effect, and only until it expires.',
+      'Decides about the very scope whose digest is sent. The approver has the required role and is not the requester. ' +
+      'The decision counts whether Temporal is up or not; an approval is used once, in the claim of the effect, where ' +
+      'the approver’s role is looked at again, and only until it expires. With `arguments` the answer is another ' +
+      'interrupt, which stands for the changed call: of a quorum, the others approve that one. The tool cannot be changed.',
     authenticated: true,
     idempotent: true,
     body: ResolveInterrupt,
     replies: {
       200: {
-        description: 'Decided, by this request or by an earlier one with this key; the wait as it is now.',
+        description:
+          'Decided, by this request or by an earlier one with this key; the wait that was decided, as it is now.',
         body: InterruptView,
         headers: { 'Idempotent-Replayed': '`true`' },
       },
@@ -57,6 +82,7 @@ export const resolveInterruptRoute = defineRoute(
       'role_required',
       'self_approval',
       'scope_changed',
+      'arguments_invalid',
       'rate_limited',
       'ledger_unavailable',
     ],
@@ -66,7 +92,7 @@ export const resolveInterruptRoute = defineRoute(
     const { tenantId, actorId, roles } = identity;
     const seen = isId('int', id) ? await readInterrupt(pool, tenantId, id) : null;
     if (seen === null) throw interruptNotFound(id);
-    const decided = await decideApproval(pool, {
+    const decision = {
       ...{ tenantId, interruptId: id, actorId, idempotencyKey },
       // Without the role the ledger refuses, and keeps that somebody tried.
       authority: roles.find((role) => role === seen.required_role) ?? 'none',
@@ -74,7 +100,11 @@ export const resolveInterruptRoute = defineRoute(
       scopeSha256: body.scope_sha256,
       note: body.note,
       endpoint: `POST /v1/interrupts/${id}/resolve`,
-    });
+    };
+    const decided =
+      body.arguments === undefined
+        ? await decideApproval(pool, decision)
+        : await decideEdited(pool, decision, body.arguments as JsonObject, roles);
     switch (decided.kind) {
       case 'interrupt_not_found':
         throw interruptNotFound(id);
@@ -88,13 +118,27 @@ export const resolveInterruptRoute = defineRoute(
         throw refusalOf(decided.code, (await readInterrupt(pool, tenantId, id)) ?? seen, actorId);
       case 'decided':
       case 'replayed': {
-        const interrupt = (await readInterrupt(pool, tenantId, id)) ?? seen;
+        const interrupt = (await readInterrupt(pool, tenantId, decided.interrupt_id)) ?? seen;
         const headers = decided.kind === 'replayed' ? { 'idempotent-replayed': 'true' } : {};
         return reply(200, interrupt, headers);
       }
     }
   },
 );
+
+/** Arguments that are what waits already change nothing: that is an approval like any other. */
+async function decideEdited(
+  pool: Pool,
+  decision: NewDecision,
+  args: JsonObject,
+  roles: readonly string[],
+): Promise<Decided> {
+  const call = await beginEdit(pool, decision.tenantId, decision.interruptId);
+  if (call === null) return { kind: 'interrupt_not_found' };
+  const changed = await changedCall(pool, call, args);
+  if (sha256(changed.arguments) === call.arguments_sha256) return await decideApproval(pool, decision);
+  return await approveEdited(pool, call, changed, { ...decision, roles });
+}
 
 function refusalOf(code: DecisionRefusal, interrupt: InterruptRecord, actorId: string): HoldfastError {
   const { interrupt_id, run_id, state, scope_sha256 } = interrupt;

@@ -39,6 +39,7 @@ export const ERRORS = {
   payload_too_large: { http: 413, retry: 'never', title: 'The body is too large' },
   unsupported_media_type: { http: 415, retry: 'never', title: 'The body is not application/json in UTF-8' },
   idempotency_key_reused: { http: 422, retry: 'never', title: 'The key belongs to another request' },
+  arguments_invalid: { http: 422, retry: 'never', title: 'The tool does not take these arguments' },
   agent_not_found: { http: 422, retry: 'never', title: 'There is no such agent' },
   contract_invalid: { http: 422, retry: 'never', title: 'The run contract cannot be met' },
   rate_limited: { http: 429, retry: 'later', title: 'Too many requests' },

@@ -3,8 +3,8 @@ import { Ajv } from 'ajv';
 import type { ErrorObject, ValidateFunction } from 'ajv';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import addFormatsModule from 'ajv-formats';
-import { excerpt } from '../../shared/domain/json-rules.js';
-import type { JsonObject, JsonValue } from '../../shared/domain/json.js';
+import { excerpt } from '../domain/json-rules.js';
+import type { JsonObject, JsonValue } from '../domain/json.js';
 
 /** Largest schema that is compiled, in characters of its JSON text. */
 export const SCHEMA_CHARACTERS_MAX = 262_144;
