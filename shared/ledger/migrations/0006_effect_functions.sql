@@ -214,8 +214,11 @@ begin
   -- A resend under the same key is the same approved act; every first dispatch consumes an approval of its own.
   if (e.policy ->> 'approval') = 'required' and not v_resend and e.attempts = 0 then
     v_approval := holdfast.approval_standing(r, e);
+    if v_approval ? 'lapsed' then
+      r := holdfast.append_event(r, 'interrupt.revoked', v_approval -> 'lapsed');
+    end if;
     case v_approval ->> 'kind'
-      when 'ready' then
+      when 'ready', 'granted' then
         null;
       when 'expired', 'denied', 'changed', 'spent' then
         r := holdfast.deny_effect(r, e, v_approval ->> 'kind');
@@ -234,10 +237,7 @@ begin
   end if;
   -- Nothing forbids the dispatch any more, so that an approval is used by what really leaves.
   if v_approval is not null then
-    update holdfast.interrupts set state = 'consumed', consumed_at = clock_timestamp(), consumed_by = e.effect_id
-     where interrupt_id = v_approval ->> 'interrupt_id';
-    r := holdfast.append_event(r, 'interrupt.consumed', jsonb_build_object(
-      'interrupt_id', v_approval ->> 'interrupt_id', 'effect_id', e.effect_id));
+    r := holdfast.use_approval(r, e, v_approval);
   end if;
 
   -- What follows a lost worker, or an attempt that did nothing, is no further use of the bounded count.

@@ -108,16 +108,32 @@ begin
   return jsonb_build_object('kind', 'open');
 end $$;
 
+-- Whether a call of the same step that comes before this one waits for somebody.
+create function holdfast.earlier_call_waits(e holdfast.effects) returns boolean language sql stable as $$
+  select exists (
+    select from holdfast.interrupts o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
+       and o.slot < e.slot and o.kind = 'approval' and o.state = 'open' and o.expires_at > clock_timestamp())
+$$;
+
 -- Where the approval of an effect stands, as the claim sees it. Expiry is judged by the database's clock, here and
 -- nowhere else. `ready` means: approved, unexpired, this very digest over the bytes that will leave, not yet used.
 -- `changed`: what stands in the ledger is not what was approved; that is never dispatched.
 create function holdfast.approval_standing(r holdfast.runs, e holdfast.effects) returns jsonb language plpgsql as $$
 declare
   i holdfast.interrupts;
+  v_lapsed text;
+  v_grant text;
 begin
   select * into i from holdfast.interrupts where effect_id = e.effect_id and kind = 'approval'
    order by created_at desc limit 1 for update;
-  if not found or i.state in ('revoked', 'superseded') then
+  if not found then
+    -- Nobody was asked yet: a standing grant may say yes. What somebody took back or changed is for a person again.
+    v_grant := holdfast.usable_grant(r, e);
+    if v_grant is null then return jsonb_build_object('kind', 'needed'); end if;
+    return jsonb_build_object('kind', case when holdfast.earlier_call_waits(e) then 'early' else 'granted' end,
+      'standing_grant_id', v_grant);
+  end if;
+  if i.state in ('revoked', 'superseded') then
     return jsonb_build_object('kind', 'needed');
   end if;
   if i.state in ('open', 'approved') and clock_timestamp() >= i.expires_at then
@@ -131,10 +147,16 @@ begin
      where interrupt_id = i.interrupt_id;
     return jsonb_build_object('kind', 'changed', 'interrupt_id', i.interrupt_id);
   end if;
+  -- The right is looked at again when it is used: one that was taken back since has approved nothing (SPEC 4.1).
+  v_lapsed := case when i.state = 'approved' then holdfast.lapsed_approver(i) end;
+  if v_lapsed is not null then
+    update holdfast.interrupts set state = 'revoked' where interrupt_id = i.interrupt_id;
+    return jsonb_build_object('kind', 'needed', 'lapsed', jsonb_build_object(
+      'interrupt_id', i.interrupt_id, 'kind', i.kind, 'effect_id', i.effect_id, 'reason', 'role_lost',
+      'actor_id', v_lapsed));
+  end if;
   -- The calls of a step run in their order: one whose time has not come waits, however early it was approved.
-  if i.state = 'approved' and exists (
-       select from holdfast.interrupts o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
-          and o.slot < e.slot and o.kind = 'approval' and o.state = 'open' and o.expires_at > clock_timestamp()) then
+  if i.state = 'approved' and holdfast.earlier_call_waits(e) then
     return jsonb_build_object('kind', 'early', 'interrupt_id', i.interrupt_id);
   end if;
   return jsonb_build_object('kind', case i.state when 'approved' then 'ready' when 'open' then 'open'

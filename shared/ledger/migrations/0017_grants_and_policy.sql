@@ -328,7 +328,183 @@ begin
     || left(e.arguments, 4000) || case when length(e.arguments) > 4000 then ' [cut]' else '' end || E'\n\n';
 end $$;
 
-grant select on holdfast.role_grants to holdfast_app;
+-- A yes given beforehand, within bounds (SPEC 4.1): one tool in one version, arguments within limits, a count, an end.
+-- The claim uses it in place of an approval that nobody was asked for yet, and writes down for what.
+create table holdfast.standing_grants (
+  standing_grant_id holdfast.standing_grant_id primary key,
+  tenant_id         holdfast.name              not null,
+  -- Null for every agent of the tenant.
+  agent             holdfast.name,
+  tool              holdfast.name              not null,
+  tool_version      holdfast.sha256            not null,
+  -- [{"at": JSON pointer, "path": its tokens, and one of "equals", "one_of", "maximum", "minimum"}], all of which hold.
+  constraints       jsonb                      not null,
+  uses_max          integer                    not null check (uses_max between 1 and 10000),
+  uses              integer                    not null default 0,
+  granted_by        holdfast.actor             not null,
+  -- The role that lets them approve: a call that takes another is asked about.
+  authority         holdfast.role              not null,
+  note              text                       not null check (char_length(note) between 1 and 4000),
+  idempotency_key   holdfast.request_key       not null,
+  request_sha256    holdfast.sha256            not null,
+  created_at        timestamptz                not null default clock_timestamp(),
+  expires_at        timestamptz                not null,
+  revoked_at        timestamptz,
+  revoked_by        holdfast.actor,
+  unique (tenant_id, idempotency_key),
+  constraint grant_is_bounded check (case when jsonb_typeof(constraints) = 'array'
+    then jsonb_array_length(constraints) between 1 and 20 else false end),
+  constraint used_within_count check (uses between 0 and uses_max),
+  constraint grant_ends_in_a_year check (expires_at > created_at and expires_at <= created_at + interval '366 days'),
+  constraint grant_revoked_iff_by check ((revoked_at is null) = (revoked_by is null))
+);
+create index standing_grants_live on holdfast.standing_grants (tenant_id, tool, tool_version) where revoked_at is null;
+create trigger no_delete before delete on holdfast.standing_grants
+  for each row execute function holdfast.refuse_change();
+
+create table holdfast.standing_grant_uses (
+  effect_id         text        primary key references holdfast.effects,
+  standing_grant_id text        not null references holdfast.standing_grants,
+  use               integer     not null check (use > 0),
+  tenant_id         text        not null,
+  run_id            text        not null references holdfast.runs,
+  arguments_sha256  text        not null,
+  used_at           timestamptz not null default clock_timestamp(),
+  unique (standing_grant_id, use)
+);
+create index standing_grant_uses_by_run on holdfast.standing_grant_uses (run_id);
+create trigger append_only before update or delete on holdfast.standing_grant_uses
+  for each row execute function holdfast.refuse_change();
+create trigger never_emptied before truncate on holdfast.standing_grant_uses
+  for each statement execute function holdfast.refuse_change();
+
+-- The value that a JSON pointer's tokens lead to, or null where there is none.
+create function holdfast.value_at(p_value jsonb, p_path jsonb) returns jsonb language plpgsql immutable as $$
+declare
+  v jsonb := p_value;
+  t text;
+begin
+  for t in select token from jsonb_array_elements_text(p_path) with ordinality as tokens (token, n) order by n loop
+    v := case jsonb_typeof(v)
+      when 'object' then v -> t
+      when 'array' then case when t ~ '^(0|[1-9][0-9]{0,8})$' then v -> t::int end end;
+  end loop;
+  return v;
+end $$;
+
+-- Whether arguments keep within every constraint. What cannot be compared is outside.
+create function holdfast.arguments_within(p_arguments jsonb, p_constraints jsonb) returns boolean
+language sql immutable as $$
+  select bool_and(coalesce(case
+      when c ? 'equals' then v = c -> 'equals'
+      when c ? 'one_of' then exists (select from jsonb_array_elements(c -> 'one_of') as o where o = v)
+      when jsonb_typeof(v) <> 'number' then false
+      when c ? 'maximum' then (v #>> '{}')::numeric <= (c ->> 'maximum')::numeric
+      when c ? 'minimum' then (v #>> '{}')::numeric >= (c ->> 'minimum')::numeric end, false))
+    from jsonb_array_elements(p_constraints) as constraints (c),
+         lateral (select holdfast.value_at(p_arguments, c -> 'path')) as found (v)
+$$;
+
+-- Whether a grant stands in for the approval of an effect now. Its giver must have the role still, and never be the one
+-- who asked for the run; one person's grant is no quorum.
+create function holdfast.grant_covers(g holdfast.standing_grants, r holdfast.runs, e holdfast.effects)
+returns boolean language sql stable as $$
+  select g.tenant_id = e.tenant_id and g.tool = e.tool and g.tool_version = e.tool_version
+     and coalesce(g.agent, r.agent) = r.agent
+     and g.revoked_at is null and g.uses < g.uses_max and clock_timestamp() < g.expires_at
+     and holdfast.canonical_actor(g.granted_by) <> holdfast.canonical_actor(e.requested_by)
+     and (holdfast.approval_terms(r, e) ->> 'quorum')::int = 1
+     and holdfast.approval_terms(r, e) ->> 'role' = g.authority
+     and not holdfast.lacks_role(g.tenant_id, g.granted_by, g.authority)
+     and e.arguments_sha256 = encode(sha256(convert_to(e.arguments, 'UTF8')), 'hex')
+     and holdfast.arguments_within(e.arguments::jsonb, g.constraints)
+$$;
+
+-- The grant that ends first of those that cover the effect, locked so that its last use is used once; null for none.
+create function holdfast.usable_grant(r holdfast.runs, e holdfast.effects) returns text language plpgsql as $$
+declare
+  v_id text;
+  g holdfast.standing_grants;
+begin
+  for v_id in select o.standing_grant_id from holdfast.standing_grants o
+               where o.tenant_id = e.tenant_id and o.tool = e.tool and o.tool_version = e.tool_version
+                 and o.revoked_at is null and holdfast.grant_covers(o, r, e)
+               order by o.expires_at, o.standing_grant_id loop
+    -- Another claim may have used it up, or somebody revoked it, while we waited for the row.
+    select * into g from holdfast.standing_grants o
+     where o.standing_grant_id = v_id and o.revoked_at is null and o.uses < o.uses_max for update;
+    if found and holdfast.grant_covers(g, r, e) then return v_id; end if;
+  end loop;
+  return null;
+end $$;
+
+-- Uses up what lets an effect go: its own approval, or one use of a standing grant. Called by the claim, for what leaves.
+create function holdfast.use_approval(r holdfast.runs, e holdfast.effects, p_approval jsonb) returns holdfast.runs
+language plpgsql as $$
+declare
+  g holdfast.standing_grants;
+begin
+  if p_approval ->> 'kind' = 'ready' then
+    update holdfast.interrupts set state = 'consumed', consumed_at = clock_timestamp(), consumed_by = e.effect_id
+     where interrupt_id = p_approval ->> 'interrupt_id';
+    return holdfast.append_event(r, 'interrupt.consumed', jsonb_build_object(
+      'interrupt_id', p_approval ->> 'interrupt_id', 'effect_id', e.effect_id));
+  end if;
+  update holdfast.standing_grants set uses = uses + 1
+   where standing_grant_id = p_approval ->> 'standing_grant_id' returning * into g;
+  insert into holdfast.standing_grant_uses (effect_id, standing_grant_id, use, tenant_id, run_id, arguments_sha256)
+    values (e.effect_id, g.standing_grant_id, g.uses, e.tenant_id, e.run_id, e.arguments_sha256);
+  return holdfast.append_event(r, 'standing_grant.used', jsonb_build_object(
+    'standing_grant_id', g.standing_grant_id, 'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step,
+    'slot', e.slot, 'granted_by', g.granted_by, 'use', g.uses, 'uses_max', g.uses_max));
+end $$;
+
+create function holdfast.give_standing_grant(
+  p_id text, p_tenant text, p_actor text, p_authority text, p_grant jsonb, p_key text, p_request_sha256 text)
+returns jsonb language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  g holdfast.standing_grants;
+  v_at constant timestamptz := clock_timestamp();
+begin
+  perform pg_advisory_xact_lock(hashtextextended('holdfast.standing_grants/' || p_tenant || '/' || p_key, 0));
+  select * into g from holdfast.standing_grants where tenant_id = p_tenant and idempotency_key = p_key;
+  if found then
+    return jsonb_build_object('standing_grant_id', g.standing_grant_id,
+      'kind', case when g.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
+  end if;
+  if p_authority <> 'approver' or holdfast.lacks_role(p_tenant, p_actor, p_authority) then
+    return jsonb_build_object('kind', 'role_required');
+  end if;
+  if (p_grant ->> 'expires_at')::timestamptz not between v_at and v_at + interval '366 days' then
+    return jsonb_build_object('kind', 'expiry_out_of_range');
+  end if;
+  insert into holdfast.standing_grants (standing_grant_id, tenant_id, agent, tool, tool_version, constraints, uses_max,
+      granted_by, authority, note, idempotency_key, request_sha256, created_at, expires_at)
+    values (p_id, p_tenant, p_grant ->> 'agent', p_grant ->> 'tool', p_grant ->> 'tool_version',
+      p_grant -> 'constraints', (p_grant ->> 'uses_max')::int, holdfast.canonical_actor(p_actor), p_authority,
+      p_grant ->> 'note', p_key, p_request_sha256, v_at, (p_grant ->> 'expires_at')::timestamptz);
+  return jsonb_build_object('kind', 'given', 'standing_grant_id', p_id);
+end $$;
+
+-- Takes a grant back. Whoever may approve, or stop a run, may: less is never dangerous.
+create function holdfast.revoke_standing_grant(p_tenant text, p_id text, p_actor text, p_authority text) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  g holdfast.standing_grants;
+begin
+  select * into g from holdfast.standing_grants where standing_grant_id = p_id and tenant_id = p_tenant for update;
+  if not found then
+    return jsonb_build_object('kind', 'standing_grant_not_found');
+  end if;
+  if p_authority not in ('approver', 'operator', 'admin') or holdfast.lacks_role(p_tenant, p_actor, p_authority) then
+    return jsonb_build_object('kind', 'role_required');
+  end if;
+  update holdfast.standing_grants set revoked_at = clock_timestamp(), revoked_by = holdfast.canonical_actor(p_actor)
+   where standing_grant_id = p_id and revoked_at is null;
+  return jsonb_build_object('kind', 'revoked');
+end $$;
+
+grant select on holdfast.role_grants, holdfast.standing_grants, holdfast.standing_grant_uses to holdfast_app;
 revoke execute on all functions in schema holdfast from public;
 grant execute on function holdfast.grant_role, holdfast.revoke_role, holdfast.counted_approvals, holdfast.begin_edit,
-  holdfast.approve_edited to holdfast_app;
+  holdfast.approve_edited, holdfast.give_standing_grant, holdfast.revoke_standing_grant to holdfast_app;
