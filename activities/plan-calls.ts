@@ -1,6 +1,7 @@
 import type { AgentManifest, ToolManifest } from '../shared/domain/agents.js';
 import type { JsonValue } from '../shared/domain/json.js';
 import type { AssistantPart, ModelResponse } from '../shared/domain/models.js';
+import { approvalPolicy, askedOf, type PolicyRule } from '../shared/domain/policy.js';
 import { type PlannedCall, readToolCalls } from '../shared/domain/tool-calls.js';
 import { sha256 } from '../shared/ledger/digest.js';
 import type { ClaimedModelCall, PlannedCallRow, RefusedCallRow } from '../shared/ledger/model-calls.js';
@@ -20,7 +21,7 @@ export interface Plan {
 export function planCalls(
   response: ModelResponse,
   manifest: AgentManifest,
-  claim: Pick<ClaimedModelCall, 'effectRules' | 'toolCallsLeft'>,
+  claim: Pick<ClaimedModelCall, 'effectRules' | 'toolCallsLeft' | 'tenantId'>,
   place: { readonly turn: number; readonly step: number; readonly usedCallIds: ReadonlySet<string> },
 ): Plan {
   const tools = new Map(manifest.tools.map((tool) => [tool.name, tool]));
@@ -32,7 +33,7 @@ export function planCalls(
     callsMax: Math.max(0, Math.min(CALLS_PER_STEP_MAX, claim.toolCallsLeft)),
   });
   return {
-    plan: calls.map((call) => rowOf(call, tools, claim.effectRules)),
+    plan: calls.map((call) => rowOf(call, tools, manifest.policy ?? [], claim)),
     assistant: { parts: assistantParts(response, calls) },
     refused: calls.flatMap((call) =>
       call.kind === 'refused'
@@ -51,26 +52,29 @@ export function planCalls(
 function rowOf(
   call: PlannedCall,
   tools: ReadonlyMap<string, ToolManifest>,
-  rules: ClaimedModelCall['effectRules'],
+  policy: readonly PolicyRule[],
+  { tenantId, effectRules }: Pick<ClaimedModelCall, 'effectRules' | 'tenantId'>,
 ): PlannedCallRow | RefusedCallRow {
   const { slot, callId, toolName } = call;
   if (call.kind === 'refused') return { kind: 'refused', slot, callId, toolName, code: call.code };
   const tool = tools.get(toolName);
   if (tool === undefined) throw new Error(`bug: ${toolName} was planned and is no tool of the agent`);
+  const { effectClass } = tool;
+  const asked = askedOf(policy, { tenantId, tool: toolName, effectClass, arguments: call.arguments });
   return {
     kind: 'planned',
     slot,
     callId,
     toolName,
     toolVersion: tool.version,
-    effectClass: tool.effectClass,
+    effectClass,
     namespace: tool.namespace,
     parallel: tool.parallel,
     arguments: call.canonicalArguments,
     argumentsSha256: sha256(call.canonicalArguments),
     policy: {
-      // The contract can ask for more care than the agent's file, never for less.
-      approval: rules[toolName]?.approval ?? tool.approval,
+      // The contract and the policy can ask for more care than the agent's file, never for less.
+      ...approvalPolicy(effectRules[toolName]?.approval ?? tool.approval, asked),
       timeoutSeconds: tool.timeoutSeconds,
       keyed: tool.keyed,
       query: tool.query,

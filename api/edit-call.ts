@@ -1,6 +1,9 @@
 import type { Pool } from 'pg';
 import { HoldfastError } from '../shared/domain/errors.js';
+import type { EffectClass } from '../shared/domain/effect-classes.js';
 import type { JsonObject } from '../shared/domain/json.js';
+import { approvalPolicy, type Asked, askedOf, type PolicyRule, stricter } from '../shared/domain/policy.js';
+import type { Role } from '../shared/domain/roles.js';
 import { readToolCalls } from '../shared/domain/tool-calls.js';
 import { readManifest } from '../shared/ledger/admission.js';
 import type { ChangedCall, EditableCall } from '../shared/ledger/edit-approval.js';
@@ -24,10 +27,37 @@ export async function changedCall(pool: Pool, call: EditableCall, args: JsonObje
     callsMax: 1,
   });
   if (read?.kind !== 'planned') throw argumentsInvalid(call, read?.message ?? 'they cannot be read');
-  return {
-    ...{ arguments: read.canonicalArguments, policy: call.policy, rules: call.rules },
-    ...{ role: call.role, quorum: call.quorum },
+  return { arguments: read.canonicalArguments, ...termsOf(call, read.arguments, manifest?.policy ?? []) };
+}
+
+/** What the policy asks of the new arguments, and no less than was asked of the old. */
+function termsOf(
+  call: EditableCall,
+  args: JsonObject,
+  policy: readonly PolicyRule[],
+): Omit<ChangedCall, 'arguments'> {
+  const { expiresSeconds } = (call.policy['asked'] ?? {}) as Partial<Asked>;
+  const before: Asked = {
+    ...{ rules: call.rules, role: call.role as Role, quorum: call.quorum },
+    ...(expiresSeconds === undefined ? {} : { expiresSeconds }),
   };
+  const now = askedOf(policy, {
+    ...{ tenantId: call.tenant_id, tool: call.tool, arguments: args },
+    effectClass: call.effect_class as EffectClass,
+  });
+  const asked = now === null ? before : stricter(now, before);
+  return {
+    policy: { ...call.policy, ...approvalPolicy('required', asked) },
+    ...{ role: asked.role ?? call.role, quorum: asked.quorum, rules: asked.rules },
+    expires_at: earlier(call.expires_at, call.asked_at, now?.expiresSeconds),
+  };
+}
+
+/** An edit never makes a wait longer, and what its arguments ask for may make it shorter. */
+function earlier(expiresAt: string, askedAt: string, seconds: number | undefined): string {
+  if (seconds === undefined) return expiresAt;
+  const until = Date.parse(askedAt) + seconds * 1_000;
+  return until < Date.parse(expiresAt) ? new Date(until).toISOString() : expiresAt;
 }
 
 function argumentsInvalid({ tool }: EditableCall, problem: string): HoldfastError {

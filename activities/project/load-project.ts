@@ -2,6 +2,8 @@ import type { AgentManifest, ModelProfile, ToolManifest } from '../../shared/dom
 import { readScript, ScriptError } from '../models/script-format.js';
 import { manifestOf, ToolCatalogue } from '../tools/catalogue.js';
 import { digestDeclaration } from '../tools/declaration.js';
+import { concerns, type PolicyRule } from '../../shared/domain/policy.js';
+import { loadPolicy } from './load-policy.js';
 import { loadTools } from './load-tools.js';
 import type { LoadedTool, LoadedTools } from './load-tools.js';
 import { ProjectError } from './project-error.js';
@@ -43,7 +45,8 @@ export async function loadProject(
   const source = await readProjectSource(path, env);
   const loaded = await loadTools(source);
   const models = await loadModels(source, options.modelOverride);
-  const agents = await loadAgents(source, loaded, models, options.modelOverride);
+  const policy = loadPolicy(source, loaded);
+  const agents = await loadAgents(source, loaded, { models, policy }, options.modelOverride);
   if (source.problems.length > 0) throw new ProjectError(source.problems);
   const catalogue = new ToolCatalogue([...loaded.byName.values()].map(({ tool }) => tool));
   return {
@@ -100,7 +103,13 @@ async function checkScript(
 async function loadAgents(
   source: ProjectSource,
   tools: LoadedTools,
-  models: ReadonlyMap<string, ModelProfile>,
+  {
+    models,
+    policy,
+  }: {
+    readonly models: ReadonlyMap<string, ModelProfile>;
+    readonly policy: readonly PolicyRule[];
+  },
   override: ModelProfile | undefined,
 ): Promise<AgentManifest[]> {
   const agents: AgentManifest[] = [];
@@ -113,7 +122,11 @@ async function loadAgents(
     const instructions = await instructionsOf(source, name, declared);
     const manifests = toolsOf(source, name, declared, tools);
     if (model === undefined || instructions === null) continue;
-    agents.push({ name, instructions, model, tools: manifests, limits: declared.limits });
+    const rules = policy.filter((rule) => manifests.some((tool) => concerns(rule, tool)));
+    agents.push({
+      ...{ name, instructions, model, tools: manifests, limits: declared.limits },
+      ...(rules.length === 0 ? {} : { policy: rules }),
+    });
   }
   return agents;
 }

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { mcpServerSchema } from '../tools/mcp-format.js';
+import { policyRuleSchema } from './policy-format.js';
 
 const modelLimits = {
   maxOutputTokens: z.int().min(1).max(1_000_000).default(4096),
@@ -66,6 +67,8 @@ export const projectSchema = z.strictObject({
     })
     .prefault({}),
   agents: z.record(name, agentSchema),
+  /** When a person must approve, whatever the agents say; every rule that fits a call counts. */
+  policy: z.array(policyRuleSchema).max(200).default([]),
 });
 
 /** A project file with its defaults filled in. */

@@ -46,6 +46,10 @@ function viewOf({ agent, agent_version, manifest, updated_at }: AgentRecord) {
       ...{ name, version, description, approval },
       effect_class: effectClass,
     })),
+    policy: (manifest.policy ?? []).map(({ name, sha256, when, role, quorum, expiresSeconds }) => ({
+      ...{ name, sha256, when, role: role ?? 'approver', quorum },
+      expires_seconds: expiresSeconds ?? null,
+    })),
     updated_at,
   };
 }

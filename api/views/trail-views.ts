@@ -158,6 +158,19 @@ const AgentView = z
       wall_clock_seconds_max: z.int(),
     }),
     tools: z.array(AgentToolView).readonly(),
+    policy: z
+      .array(
+        z.strictObject({
+          name: z.string(),
+          sha256: Sha256.meta({ description: 'What an approval’s scope names.' }),
+          when: AnyJson,
+          role: z.string(),
+          quorum: z.int(),
+          expires_seconds: z.int().nullable(),
+        }),
+      )
+      .readonly()
+      .meta({ description: 'The rules that may ask about calls of its tools, whatever `approval` says.' }),
     updated_at: Time,
   })
   .meta({ id: 'Agent' });

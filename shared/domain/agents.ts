@@ -1,5 +1,6 @@
 import type { EffectClass } from './effect-classes.js';
 import type { JsonObject } from './json.js';
+import type { PolicyRule } from './policy.js';
 
 /** One tool as an agent version pins it: what the model sees and what policy knows, without its code. */
 export interface ToolManifest {
@@ -57,4 +58,6 @@ export interface AgentManifest {
   readonly model: ModelProfile;
   readonly tools: readonly ToolManifest[];
   readonly limits: AgentLimits;
+  /** The project's rules that can concern its tools, in their order; absent where there are none. */
+  readonly policy?: readonly PolicyRule[];
 }

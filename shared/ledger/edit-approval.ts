@@ -12,8 +12,8 @@ export interface EditableCall extends NeededApproval {
   readonly supersedes: string;
   /** The tool's declaration in force, as the effect holds it. */
   readonly policy: JsonObject;
-  /** What the run's contract says of the tool. */
-  readonly contract_rule: JsonObject | null;
+  /** The ledger's time. */
+  readonly asked_at: string;
 }
 
 const BEGIN = { name: 'ledger/begin-edit', text: 'select holdfast.begin_edit($1, $2) as answer' };
@@ -32,6 +32,7 @@ export interface ChangedCall {
   readonly role: string;
   readonly quorum: number;
   readonly rules: NeededApproval['rules'];
+  readonly expires_at: string;
 }
 
 const APPROVE = {
@@ -52,7 +53,7 @@ export async function approveEdited(
   const needed: NeededApproval = {
     ...call,
     ...{ arguments: changed.arguments, arguments_sha256: sha256(changed.arguments) },
-    ...{ role: changed.role, quorum: changed.quorum, rules: changed.rules },
+    ...{ role: changed.role, quorum: changed.quorum, rules: changed.rules, expires_at: changed.expires_at },
   };
   const scope = { ...scopeOf(call.run_id, needed), supersedes: call.supersedes };
   const said = {

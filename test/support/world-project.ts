@@ -15,6 +15,8 @@ export interface WorldProject {
   /** Tools that ask a person first; none unless given. */
   readonly approvals?: readonly string[];
   readonly limits?: Readonly<Record<string, number>>;
+  /** The policy of the project file; none unless given. */
+  readonly policy?: readonly Readonly<Record<string, unknown>>[];
 }
 
 type HttpTools = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
@@ -55,6 +57,7 @@ export async function writeProject(
         limits: { wallClockSecondsMax: 86_400, stepsMax: 500, toolCallsMax: 1_000, ...project.limits },
       },
     },
+    ...(project.policy === undefined ? {} : { policy: project.policy }),
   };
   // JSON is YAML.
   await writeFile(join(folder, 'script.json'), JSON.stringify(project.script ?? usualScript()));

@@ -222,7 +222,7 @@ begin
   select * into e from holdfast.effects where effect_id = i.effect_id;
   return holdfast.needed_approval(r, e) || jsonb_build_object(
     'kind', 'editable', 'run_id', r.run_id, 'supersedes', e.effect_id, 'policy', e.policy,
-    'contract_rule', r.contract #> array['effects', e.tool],
+    'asked_at', clock_timestamp(),
     'effect_id', holdfast.effect_id(e.run_id, e.turn, e.step, e.slot, e.redo + 1),
     'role', i.required_role, 'quorum', i.quorum, 'expires_at', i.expires_at);
 end $$;
@@ -258,7 +258,8 @@ begin
       'kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
   end if;
   v_refusal := coalesce(
-    holdfast.decision_refusal(r, i, p_actor, p_authority, 'approve', p_scope_sha256, v_at),
+    -- Not `approve`: whoever approved the call as it was may still change it, and then approves that.
+    holdfast.decision_refusal(r, i, p_actor, p_authority, 'edit', p_scope_sha256, v_at),
     -- What the new arguments ask for may be more than the old ones did.
     case when not v_role = any (p_roles) or holdfast.lacks_role(p_tenant, p_actor, v_role) then 'role_required'
          when e.state <> 'intended' or e.attempts > 0 then 'interrupt_decided' end);
