@@ -29,6 +29,12 @@ module.exports = {
       'The ledger knows Postgres and shared/domain, nothing above it.',
     ),
     only(
+      'schema-checks-values',
+      '^shared/schema/',
+      ['^shared/(schema|domain)/', '^[a-z_/:]+$', ...npm('ajv', 'ajv-formats')],
+      'shared/schema checks values against JSON Schemas, for the activities and the API alike.',
+    ),
+    only(
       'process-is-plumbing',
       '^shared/process/',
       ['^shared/process/', '^[a-z_/]+$', ...npm('zod', 'pino', '@temporalio/envconfig', '@types/node')],

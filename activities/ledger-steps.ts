@@ -32,7 +32,9 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
       ),
 
     look: (input) =>
-      inScope('look', input.runId, deps, (scope) => orRefused(() => lookAtRun(deps.db, scope, input.position))),
+      inScope('look', input.runId, deps, (scope) =>
+        orRefused(() => lookAtRun(deps.db, scope, input.position)),
+      ),
 
     claimResume: (input) =>
       inScope('claimResume', input.runId, deps, (scope) =>

@@ -1,6 +1,7 @@
 import type { AgentManifest } from '../shared/domain/agents.js';
 import type { JsonValue } from '../shared/domain/json.js';
 import type { AssistantPart, ModelResponse, ToolSpec } from '../shared/domain/models.js';
+import { approvalPolicy, askedOf } from '../shared/domain/policy.js';
 import { QUESTION_INPUT_SCHEMA } from '../shared/domain/questions.js';
 import { type PlannedCall, readToolCalls } from '../shared/domain/tool-calls.js';
 import { sha256 } from '../shared/ledger/digest.js';
@@ -82,21 +83,25 @@ function rowOf(call: PlannedCall, manifest: AgentManifest, claim: PlanClaim, run
   }
   const tool = manifest.tools.find(({ name }) => name === toolName);
   if (tool === undefined) throw new Error(`bug: ${toolName} was planned and is no tool of the agent`);
+  const { effectClass } = tool;
+  const asked = askedOf(manifest.policy ?? [], {
+    ...{ tenantId: claim.tenantId, tool: toolName, effectClass, arguments: call.arguments },
+  });
   return {
     kind: 'planned',
     slot,
     callId,
     toolName,
     toolVersion: tool.version,
-    effectClass: tool.effectClass,
+    effectClass,
     namespace: tool.namespace,
     parallel: tool.parallel,
     short: tool.short,
     arguments: call.canonicalArguments,
     argumentsSha256: sha256(call.canonicalArguments),
     policy: {
-      // The contract can ask for more care than the agent's file, never for less.
-      approval: claim.effectRules[toolName]?.approval ?? tool.approval,
+      // The contract and the policy can ask for more care than the agent's file, never for less.
+      ...approvalPolicy(claim.effectRules[toolName]?.approval ?? tool.approval, asked),
       timeoutSeconds: tool.timeoutSeconds,
       keyed: tool.keyed,
       query: tool.query,

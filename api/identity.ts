@@ -1,3 +1,4 @@
+import { canonicalActor } from '../shared/domain/actors.js';
 import { HoldfastError } from '../shared/domain/errors.js';
 import { ROLES, type Role } from '../shared/domain/roles.js';
 import type { Authenticate, Identity } from './deps.js';
@@ -26,12 +27,6 @@ export const developmentIdentity: Authenticate = ({ headers }) => {
   }
   return { tenantId: 'default', actorId, roles: ROLES };
 };
-
-/** The one form in which actors are stored and compared, or null for a text that names nobody. */
-export function canonicalActor(text: string): string | null {
-  const actor = text.trim().toLowerCase();
-  return /^[ -~]{1,200}$/.test(actor) ? actor : null;
-}
 
 /** `role`, when the identity has it. @throws HoldfastError `role_required` when it has none of `roles` */
 export function requireRole(identity: Identity, roles: readonly Role[], act: string): Role {

@@ -3,6 +3,7 @@ import { type z } from 'zod';
 import { HoldfastError } from '../shared/domain/errors.js';
 import type { ErrorCode, RequestFault } from '../shared/domain/errors.js';
 import { excerpt, jsonPointer } from '../shared/domain/json-rules.js';
+import { rolesOf } from '../shared/ledger/role-grants.js';
 import { readJsonBody } from './body.js';
 import type { ApiDeps, Identity } from './deps.js';
 import { requestIdOf } from './problems.js';
@@ -20,7 +21,7 @@ export interface ReplySpec<Body extends z.ZodType = z.ZodType> {
 
 /** A route as data: routing, parsing and the OpenAPI document are all made from it. */
 export interface RouteSpec {
-  readonly method: 'get' | 'post';
+  readonly method: 'get' | 'post' | 'delete';
   /** With parameters in braces: `/v1/runs/{run_id}`. */
   readonly path: string;
   readonly operationId: string;
@@ -147,9 +148,15 @@ async function parseInput<Spec extends RouteSpec>(
     query: query as RouteInput<Spec>['query'],
     body: body as RouteInput<Spec>['body'],
     idempotencyKey,
-    identity,
+    identity: spec.errors.includes('role_required') ? await withLedgerRoles(identity, deps) : identity,
     requestId: requestIdOf(response),
   };
+}
+
+/** What an identity claims of roles counts only where the tenant's ledger does not say who has them. */
+async function withLedgerRoles(identity: Identity, { pool }: ApiDeps): Promise<Identity> {
+  const { tenantId, actorId, roles } = identity;
+  return { ...identity, roles: await rolesOf(pool, tenantId, actorId, roles) };
 }
 
 function parse(

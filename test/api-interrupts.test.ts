@@ -269,7 +269,10 @@ describe('a decision', () => {
     [400, 'idempotency_key_missing', nothing,                                  { key: null },                       'open'],
     [400, 'invalid_request',   nothing,                                        { decision: 'yes' },                 'open'],
     [400, 'invalid_request',   nothing,                                        { scope: 'abc' },                    'open'],
-    [400, 'invalid_request',   nothing,                                        { more: { arguments: { amount: 3 } } }, 'open'],
+    [400, 'invalid_request',   nothing,                                        { more: { arguments: [3] } },         'open'],
+    [400, 'invalid_request',   nothing,                                        { decision: 'deny', more: { arguments: { amount: 3 } } }, 'open'],
+    // The agent of these tests pins no tool, so there is no schema that arguments could fit.
+    [422, 'arguments_invalid', nothing,                                        { more: { arguments: { amount: 3 } } }, 'open'],
     [400, 'invalid_request',   nothing,                                        { more: { tool: 'other_tool' } },    'open'],
     [400, 'invalid_request',   nothing,                                        { more: { note: 'x'.repeat(4_001) } }, 'open'],
   ])('is refused with %i %s', async (status, code, bring, say, left) => {

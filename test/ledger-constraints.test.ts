@@ -1,4 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
+import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
+import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
 import { closeOrphan } from '../shared/ledger/sweep.js';
 import { decide, newGate, submit } from './support/desk.js';
 import { answer, newWait } from './support/input.js';
@@ -56,6 +58,34 @@ beforeAll(async () => {
   // A question that is open and one that was answered.
   await newWait(ledger);
   await answer(await newWait(ledger));
+  // Roles and standing grants: in force, and revoked.
+  const by = { tenantId: 'default', grantedBy: 'user:olga', authority: 'admin' };
+  for (const actorId of ['user:ben', 'user:cyd']) {
+    const grant = { ...by, actorId, role: 'auditor', idempotencyKey: actorId } as const;
+    const granted = await grantRole(ledger.db, grant);
+    if (actorId === 'user:cyd' && granted.kind === 'granted') {
+      await revokeRole(ledger.db, { ...by, actorId: 'user:olga' }, granted.role_grant_id);
+    }
+  }
+  for (const tool of ['tool_keyed', 'tool_revoked']) {
+    const given = await giveStandingGrant(ledger.db, {
+      ...{
+        ...by,
+        grantedBy: 'user:ben',
+        authority: 'approver',
+        agent: null,
+        tool,
+        toolVersion: 'a'.repeat(64),
+      },
+      ...{ constraints: [{ at: '/slot', equals: 0 }], usesMax: 1, note: 'A test.', idempotencyKey: tool },
+      expiresAt: new Date(Date.now() + 3_600_000).toISOString(),
+    });
+    if (tool === 'tool_revoked' && given.kind === 'given') {
+      const revoking = { tenantId: 'default', actorId: 'user:ben', authority: 'approver' };
+      await revokeStandingGrant(ledger.db, revoking, given.standing_grant_id);
+    }
+  }
+  await (await ledger.newCall('keyed', { policy: { approval: 'required' } })).claimed();
   await submit(open.run, 'pause');
   await submit(open.run, 'pause');
   await submit(open.run, 'resume');
@@ -239,6 +269,26 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['decisions', `decision = 'approve'`, `decision = 'maybe'`, 'decisions_decision_check'],
   ['decisions', `decision = 'approve'`, `note = repeat('n', 4001)`, 'decisions_note_check'],
   ['decisions', `decision = 'approve'`, `request_sha256 = 'x'`, 'sha256_check'],
+  // A right: one spelling of each person, and a revocation has its author, both ways.
+  ['role_grants', `revoked_at is null`, `actor_id = 'USER:ben'`, 'grantee_is_canonical'],
+  ['role_grants', `revoked_at is null`, `role = 'boss'`, 'role_check'],
+  ['role_grants', `revoked_at is null`, `role_grant_id = 'rgr_1'`, 'role_grant_id_check'],
+  ['role_grants', `revoked_at is null`, `revoked_at = now()`, 'role_revoked_iff_by'],
+  ['role_grants', `revoked_at is not null`, `revoked_by = null`, 'role_revoked_iff_by'],
+  // A standing grant has bounds of every kind, and is never used past them.
+  ['standing_grants', `revoked_at is null`, `standing_grant_id = 'sgr_1'`, 'standing_grant_id_check'],
+  ['standing_grants', `revoked_at is null`, `constraints = '[]'`, 'grant_is_bounded'],
+  ['standing_grants', `revoked_at is null`, `constraints = '{}'`, 'grant_is_bounded'],
+  ['standing_grants', `uses = 1`, `uses = 2`, 'used_within_count'],
+  ['standing_grants', `uses = 1`, `uses = -1`, 'used_within_count'],
+  ['standing_grants', `uses = 0`, `uses_max = 0`, 'standing_grants_uses_max_check'],
+  ['standing_grants', `uses = 1`, `uses_max = 10001`, 'standing_grants_uses_max_check'],
+  ['standing_grants', `revoked_at is null`, `expires_at = created_at`, 'grant_ends_in_a_year'],
+  ['standing_grants', `revoked_at is null`, `expires_at = created_at + interval '367 days'`, 'grant_ends_in_a_year'],
+  ['standing_grants', `revoked_at is null`, `revoked_by = 'x'`, 'grant_revoked_iff_by'],
+  ['standing_grants', `revoked_at is not null`, `revoked_by = null`, 'grant_revoked_iff_by'],
+  ['standing_grants', `revoked_at is null`, `note = ''`, 'standing_grants_note_check'],
+  ['standing_grant_uses', `use = 1`, `use = 0`, 'standing_grant_uses_use_check'],
 ];
 
 describe('an impossible row', () => {

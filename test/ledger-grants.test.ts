@@ -1,5 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
+import { giveStandingGrant } from '../shared/ledger/standing-grants.js';
 import { callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -18,6 +19,24 @@ beforeAll(async () => {
   await run.call(0).bringTo('committed');
   await run.call(1).attempt('unknown');
   await run.call(1).query('absent');
+  await giveStandingGrant(ledger.db, {
+    ...{
+      tenantId: 'default',
+      grantedBy: 'user:ben',
+      authority: 'approver',
+      agent: null,
+      tool: 'tool_opaque',
+    },
+    ...{
+      toolVersion: 'a'.repeat(64),
+      constraints: [{ at: '/slot', equals: 0 }],
+      usesMax: 1,
+      note: 'A test.',
+    },
+    ...{ expiresAt: new Date(Date.now() + 3_600_000).toISOString(), idempotencyKey: 'grant-1' },
+  });
+  const granted = await ledger.newCall('opaque', { policy: { approval: 'required' } });
+  await granted.claimed();
   const row = { kind: 'retry', turn: 1, step: 1, reason: 'throttled', attempt: 1, attemptsMax: 5 } as const;
   await run.commit({ ...row, slot: 0, action: 'give_up' });
 });
@@ -91,15 +110,31 @@ describe('the application', () => {
         'announce',
         'answer_input',
         'append_chunks',
+        'approve_edited',
         'ask_question',
+        'begin_edit',
         'begin_query',
         'claim_effect',
-        'claim_model_call',
-        'claim_resume',
       ],
-      ...['close_effect', 'close_orphan', 'commit_model_response', 'commit_trail', 'confirm_starts'],
-      ...['decide_approval', 'examine_effect', 'fail_model_attempt', 'look', 'mark_swept', 'open_approval'],
-      ...['record_query', 'register_agent', 'resume_point', 'runs_to_nudge', 'runs_with_late_evidence'],
+      ...['claim_model_call', 'claim_resume', 'close_effect', 'close_orphan', 'commit_model_response'],
+      ...['commit_trail', 'confirm_starts', 'counted_approvals', 'decide_approval', 'examine_effect'],
+      ...[
+        'fail_model_attempt',
+        'give_standing_grant',
+        'grant_role',
+        'look',
+        'mark_swept',
+        'open_approval',
+        'record_query',
+      ],
+      ...[
+        'register_agent',
+        'resume_point',
+        'revoke_role',
+        'revoke_standing_grant',
+        'runs_to_nudge',
+        'runs_with_late_evidence',
+      ],
       ...['settle_by_person', 'settle_effect', 'submit_command', 'sweep_candidates', 'take_over'],
       'unstarted_runs',
     ]);
@@ -147,7 +182,7 @@ describe('the application', () => {
 describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
-    ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions'],
+    ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'standing_grant_uses'],
   ];
 
   test.each(GROWING)('changes, deletes and empties nothing of %s', async (table) => {

@@ -3,6 +3,8 @@ import type { QuestionManifest } from '../../shared/domain/questions.js';
 import { readScript, ScriptError } from '../models/script-format.js';
 import { manifestOf, ToolCatalogue } from '../tools/catalogue.js';
 import { digestDeclaration, shortProblems } from '../tools/declaration.js';
+import { concerns, type PolicyRule } from '../../shared/domain/policy.js';
+import { loadPolicy } from './load-policy.js';
 import { loadTools } from './load-tools.js';
 import type { LoadedTool, LoadedTools } from './load-tools.js';
 import { loadQuestions } from './load-questions.js';
@@ -45,8 +47,8 @@ export async function loadProject(
   const source = await readProjectSource(path, env);
   const loaded = await loadTools(source);
   const models = await loadModels(source, options.modelOverride);
-  const questions = loadQuestions(source, loaded);
-  const agents = await loadAgents(source, { ...loaded, questions }, models, options.modelOverride);
+  const offered = { ...loaded, questions: loadQuestions(source, loaded), policy: loadPolicy(source, loaded) };
+  const agents = await loadAgents(source, offered, models, options.modelOverride);
   if (source.problems.length > 0) throw new ProjectError(source.problems);
   const catalogue = new ToolCatalogue([...loaded.byName.values()].map(({ tool }) => tool));
   return {
@@ -103,9 +105,10 @@ async function checkScript(
   }
 }
 
-/** All that an agent may list among its tools. */
+/** All that an agent may list among its tools, and the rules that may concern them. */
 interface Offered extends LoadedTools {
   readonly questions: ReadonlyMap<string, QuestionManifest>;
+  readonly policy: readonly PolicyRule[];
 }
 
 async function loadAgents(
@@ -124,11 +127,13 @@ async function loadAgents(
     const instructions = await instructionsOf(source, name, declared);
     const { tools, questions } = toolsOf(source, name, declared, offered);
     if (model === undefined || instructions === null) continue;
+    const rules = offered.policy.filter((rule) => tools.some((tool) => concerns(rule, tool)));
     agents.push({
       ...{ name, instructions, model, tools },
       // An agent that asks nobody is the same version as before there were questions.
       ...(questions.length === 0 ? {} : { questions }),
       limits: declared.limits,
+      ...(rules.length === 0 ? {} : { policy: rules }),
     });
   }
   return agents;

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { ROLES } from '../../shared/domain/roles.js';
 import { mcpServerSchema } from '../tools/mcp-format.js';
+import { policyRuleSchema } from './policy-format.js';
 
 const modelLimits = {
   maxOutputTokens: z.int().min(1).max(1_000_000).default(4096),
@@ -87,6 +88,8 @@ export const projectSchema = z.strictObject({
     .prefault({}),
   questions: z.record(name, questionSchema).default({}),
   agents: z.record(name, agentSchema),
+  /** When a person must approve, whatever the agents say; every rule that fits a call counts. */
+  policy: z.array(policyRuleSchema).max(200).default([]),
 });
 
 /** A project file with its defaults filled in. */

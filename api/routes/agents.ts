@@ -52,6 +52,10 @@ function viewOf({ agent, agent_version, manifest, updated_at }: AgentRecord) {
         ...{ expires_seconds: expiresSeconds, on_expiry: onExpiry },
       }),
     ),
+    policy: (manifest.policy ?? []).map(({ name, sha256, when, role, quorum, expiresSeconds }) => ({
+      ...{ name, sha256, when, role: role ?? 'approver', quorum },
+      expires_seconds: expiresSeconds ?? null,
+    })),
     updated_at,
   };
 }

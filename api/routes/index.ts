@@ -4,10 +4,16 @@ import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './comma
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
+import { grantRoleRoute, listRoleGrantsRoute, revokeRoleRoute } from './role-grants.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
 import { streamRunRoute } from './run-stream.js';
 import { listEffectsRoute, listEventsRoute, listTransitionsRoute, readTranscriptRoute } from './run-trail.js';
 import { listRunsRoute, readRunRoute } from './runs.js';
+import {
+  giveStandingGrantRoute,
+  listStandingGrantsRoute,
+  revokeStandingGrantRoute,
+} from './standing-grants.js';
 import { startRun } from './start-run.js';
 
 /** Every route that the OpenAPI document tells of, in its order. */
@@ -26,6 +32,12 @@ export const ROUTES: readonly Route[] = [
   listInterruptsRoute,
   readInterruptRoute,
   resolveInterruptRoute,
+  listStandingGrantsRoute,
+  giveStandingGrantRoute,
+  revokeStandingGrantRoute,
+  listRoleGrantsRoute,
+  grantRoleRoute,
+  revokeRoleRoute,
   listReconciliationsRoute,
   readReconciliationRoute,
   settleEffectRoute,

@@ -1,28 +1,51 @@
+import type { Pool } from 'pg';
 import { z } from 'zod';
 import { HoldfastError, type RequestFault } from '../../shared/domain/errors.js';
 import { isId } from '../../shared/domain/ids.js';
 import type { JsonObject, JsonValue } from '../../shared/domain/json.js';
 import { ANSWER_CHARACTERS_MAX } from '../../shared/domain/questions.js';
 import { canonicalJson } from '../../shared/domain/strict-json.js';
-import { APPROVAL_DECISIONS, decideApproval, type DecisionRefusal } from '../../shared/ledger/approvals.js';
+import {
+  APPROVAL_DECISIONS,
+  type Decided,
+  decideApproval,
+  type DecisionRefusal,
+  type NewDecision,
+} from '../../shared/ledger/approvals.js';
+import { sha256 } from '../../shared/ledger/digest.js';
+import { approveEdited, beginEdit } from '../../shared/ledger/edit-approval.js';
 import { answerInput, type AnswerRefusal } from '../../shared/ledger/questions.js';
 import { type InterruptRecord, readInterrupt } from '../../shared/ledger/reads/read-interrupt.js';
 import { compileSchema } from '../../shared/schema/compile-schema.js';
+import { changedCall } from '../edit-call.js';
 import { defineRoute, reply } from '../route.js';
 import { AnyJson } from '../views/common.js';
 import { InterruptView } from '../views/desk-views.js';
 import { interruptNotFound } from './interrupts.js';
 
-const Approval = z.strictObject({
-  decision: z.enum(APPROVAL_DECISIONS).meta({
-    description: '`revoke` takes an approval back until it is used; the run then asks anew.',
-  }),
-  scope_sha256: z
-    .string()
-    .regex(/^[0-9a-f]{64}$/, { error: 'must be the scope_sha256 of the interrupt' })
-    .meta({ description: 'The digest of the scope that you saw.' }),
-  note: z.string().max(4_000).default('').meta({ description: 'The model is told the note of a denial.' }),
-});
+const Approval = z
+  .strictObject({
+    decision: z.enum(APPROVAL_DECISIONS).meta({
+      description: '`revoke` takes an approval back until it is used; the run then asks anew.',
+    }),
+    scope_sha256: z
+      .string()
+      .regex(/^[0-9a-f]{64}$/, { error: 'must be the scope_sha256 of the interrupt' })
+      .meta({ description: 'The digest of the scope that you saw.' }),
+    note: z.string().max(4_000).default('').meta({ description: 'The model is told the note of a denial.' }),
+    arguments: z
+      .record(z.string(), z.unknown())
+      .optional()
+      .meta({
+        description:
+          'With `approve`: what is to run instead, whole. The call that waits is superseded by one with these ' +
+          'arguments, under another effect and another interrupt, and what you approve is that one.',
+      }),
+  })
+  .refine(({ decision, arguments: args }) => args === undefined || decision === 'approve', {
+    path: ['arguments'],
+    error: 'may stand beside `approve` alone',
+  });
 const Answer = z.strictObject({
   decision: z.literal('answer'),
   answer: AnyJson.refine((value) => value !== undefined, { error: 'is missing' }).meta({
@@ -40,18 +63,20 @@ export const resolveInterruptRoute = defineRoute(
     method: 'post',
     path: '/v1/interrupts/{interrupt_id}/resolve',
     operationId: 'resolveInterrupt',
-    summary: 'Approve, deny, revoke or answer',
+    summary: 'Approve, deny or revoke; approve with other arguments; answer',
     description:
-      'An approval is decided about the very scope whose digest is sent, as it stands: arguments cannot be changed on ' +
-      'the way. The approver has the required role and is not the requester; an approval is used once, in the claim of ' +
-      'the effect, and only until it expires. A wait for input takes `answer`, which is checked against the ' +
-      '`answer_schema` of this very wait. What is decided counts whether Temporal is up or not.',
+      'An approval is decided about the very scope whose digest is sent. The approver has the required role and is not the ' +
+      'requester; an approval is used once, in the claim of the effect, where the approver’s role is looked at again, and ' +
+      'only until it expires. With `arguments` the answer is another interrupt, which stands for the changed call: of a ' +
+      'quorum, the others approve that one. The tool cannot be changed. A wait for input takes `answer`, which is checked ' +
+      'against the `answer_schema` of this very wait. What is decided counts whether Temporal is up or not.',
     authenticated: true,
     idempotent: true,
     body: ResolveInterrupt,
     replies: {
       200: {
-        description: 'Decided, by this request or by an earlier one with this key; the wait as it is now.',
+        description:
+          'Decided, by this request or by an earlier one with this key; the wait that was decided, as it is now.',
         body: InterruptView,
         headers: { 'Idempotent-Replayed': '`true`' },
       },
@@ -75,6 +100,7 @@ export const resolveInterruptRoute = defineRoute(
       'self_approval',
       'scope_changed',
       'answer_invalid',
+      'arguments_invalid',
       'rate_limited',
       'ledger_unavailable',
     ],
@@ -94,10 +120,12 @@ export const resolveInterruptRoute = defineRoute(
     const decided =
       body.decision === 'answer'
         ? await answerInput(pool, { ...word, answer: body.answer as JsonValue, fits: faults.length === 0 })
-        : await decideApproval(pool, {
-            ...word,
-            ...{ decision: body.decision, scopeSha256: body.scope_sha256 },
-          });
+        : await decide(
+            pool,
+            { ...word, decision: body.decision, scopeSha256: body.scope_sha256 },
+            roles,
+            body.arguments,
+          );
     switch (decided.kind) {
       case 'interrupt_not_found':
         throw interruptNotFound(id);
@@ -111,7 +139,9 @@ export const resolveInterruptRoute = defineRoute(
         throw refusalOf(decided.code, (await readInterrupt(pool, tenantId, id)) ?? seen, actorId, faults);
       case 'decided':
       case 'replayed': {
-        const interrupt = (await readInterrupt(pool, tenantId, id)) ?? seen;
+        const interrupt =
+          (await readInterrupt(pool, tenantId, 'interrupt_id' in decided ? decided.interrupt_id : id)) ??
+          seen;
         const headers = decided.kind === 'replayed' ? { 'idempotent-replayed': 'true' } : {};
         return reply(200, interrupt, headers);
       }
@@ -128,6 +158,21 @@ function faultsOf({ kind, answer_schema }: InterruptRecord, answer: JsonValue): 
   }
   const check = compileSchema(answer_schema as JsonObject, 'the answer');
   return check(answer).map((problem) => ({ at: 'body/answer', problem }));
+}
+
+/** Arguments that are what waits already change nothing: that is an approval like any other. */
+async function decide(
+  pool: Pool,
+  decision: NewDecision,
+  roles: readonly string[],
+  args: Readonly<Record<string, unknown>> | undefined,
+): Promise<Decided> {
+  if (args === undefined) return await decideApproval(pool, decision);
+  const call = await beginEdit(pool, decision.tenantId, decision.interruptId);
+  if (call === null) return { kind: 'interrupt_not_found' };
+  const changed = await changedCall(pool, call, args as JsonObject);
+  if (sha256(changed.arguments) === call.arguments_sha256) return await decideApproval(pool, decision);
+  return await approveEdited(pool, call, changed, { ...decision, roles });
 }
 
 type Refusal = DecisionRefusal | AnswerRefusal;

@@ -52,7 +52,9 @@ const InterruptSummary = z.strictObject({
   scope_sha256: Sha256.meta({ description: 'What an approval must name: the digest of `scope`.' }),
   required_role: z.string(),
   quorum: z.int(),
-  approvals: z.int().meta({ description: 'Approvals given so far.' }),
+  approvals: z.int().meta({
+    description: 'Approvals that count: those of people who have the role still.',
+  }),
   on_expiry: z.enum(['deny', 'escalate', 'tell_model', 'fail']),
   created_at: Time,
   expires_at: Time,
@@ -86,6 +88,10 @@ export const InterruptView = z
     }),
     decisions: z.array(DecisionView).readonly(),
     consumed_at: Time.nullable().meta({ description: 'When the approval was used; it is used once.' }),
+    supersedes: z.string().nullable().meta({
+      description: 'The wait that this one took the place of, since somebody changed the arguments.',
+    }),
+    superseded_by: z.string().nullable().meta({ description: 'The wait that took the place of this one.' }),
     effect_state: z.enum(EFFECT_STATES).nullable(),
     model_words: z.string().nullable().meta({
       description: 'What the model wrote beside the call. Its words alone: what would run is in `scope`.',

@@ -172,6 +172,19 @@ const AgentView = z
       )
       .readonly()
       .meta({ description: 'What it may ask a person; to the model each is a tool.' }),
+    policy: z
+      .array(
+        z.strictObject({
+          name: z.string(),
+          sha256: Sha256.meta({ description: 'What an approval’s scope names.' }),
+          when: AnyJson,
+          role: z.string(),
+          quorum: z.int(),
+          expires_seconds: z.int().nullable(),
+        }),
+      )
+      .readonly()
+      .meta({ description: 'The rules that may ask about calls of its tools, whatever `approval` says.' }),
     updated_at: Time,
   })
   .meta({ id: 'Agent' });

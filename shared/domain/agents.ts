@@ -1,5 +1,6 @@
 import type { EffectClass } from './effect-classes.js';
 import type { JsonObject } from './json.js';
+import type { PolicyRule } from './policy.js';
 import type { QuestionManifest } from './questions.js';
 
 /** One tool as an agent version pins it: what the model sees and what policy knows, without its code. */
@@ -67,4 +68,6 @@ export interface AgentManifest {
   /** What it may ask a person; absent where that is nothing. */
   readonly questions?: readonly QuestionManifest[];
   readonly limits: AgentLimits;
+  /** The project's rules that can concern its tools, in their order; absent where there are none. */
+  readonly policy?: readonly PolicyRule[];
 }

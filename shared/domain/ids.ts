@@ -15,6 +15,8 @@ export const ID_PREFIXES = {
   cmd: 'command',
   ckp: 'checkpoint',
   wsp: 'workspace',
+  rgr: 'role grant',
+  sgr: 'standing grant',
   mdl: 'model call',
 } as const satisfies Record<string, string>;
 

@@ -1,3 +1,4 @@
+import { canonicalActor } from '../domain/actors.js';
 import type { JsonObject, JsonValue } from '../domain/json.js';
 import { parseStrictJson } from '../domain/strict-json.js';
 import { callFunction, type Db, jsonb } from './database.js';
@@ -22,6 +23,14 @@ export interface NeededApproval {
   readonly expires_at: string;
   readonly role: string;
   readonly quorum: number;
+  /** The rules of the project's policy that ask, in its order; none where the tool, its class or the contract does. */
+  readonly rules: readonly NamedRule[];
+}
+
+/** A rule of a policy by its name and the digest of what it says. */
+export interface NamedRule {
+  readonly name: string;
+  readonly sha256: string;
 }
 
 const OPEN = {
@@ -38,6 +47,7 @@ const DECISION_SCHEMA = {
     decision: { enum: ['approve', 'deny', 'revoke'] },
     scope_sha256: { type: 'string' },
     note: { type: 'string', maxLength: 4000 },
+    arguments: { type: 'object' },
   },
 } as const;
 
@@ -46,24 +56,7 @@ const DECISION_SCHEMA = {
  * it, and its digest is what a person approves. Opened once, however often this is called.
  */
 export async function openApproval(db: Db, speaker: Speaker, needed: NeededApproval): Promise<void> {
-  const parsed = parseStrictJson(needed.arguments);
-  if (!parsed.ok) throw new Error(`bug: the stored arguments of ${needed.effect_id} are no JSON`);
-  const scope: JsonObject = {
-    tenant_id: needed.tenant_id,
-    run_id: speaker.runId,
-    effect_id: needed.effect_id,
-    agent: needed.agent,
-    agent_version: needed.agent_version,
-    tool: needed.tool,
-    tool_version: needed.tool_version,
-    target: needed.namespace,
-    effect_class: needed.effect_class,
-    arguments: parsed.value,
-    arguments_sha256: needed.arguments_sha256,
-    requested_by: needed.requested_by,
-    policy: { rule: 'approval_required', role: needed.role, quorum: needed.quorum },
-    expires_at: needed.expires_at,
-  };
+  const scope = scopeOf(speaker.runId, needed);
   await callFunction(db, OPEN, [
     speaker.runId,
     speaker.execution,
@@ -76,6 +69,30 @@ export async function openApproval(db: Db, speaker: Speaker, needed: NeededAppro
     needed.quorum,
     needed.expires_at,
   ]);
+}
+
+/** What a person approves (SPEC 4.1), made from what is stored and from nothing that the model says of it. */
+export function scopeOf(runId: string, needed: NeededApproval): JsonObject {
+  const parsed = parseStrictJson(needed.arguments);
+  if (!parsed.ok) throw new Error(`bug: the stored arguments of ${needed.effect_id} are no JSON`);
+  const { role, quorum } = needed;
+  const rules = needed.rules.map(({ name, sha256 }) => ({ name, sha256 }));
+  return {
+    tenant_id: needed.tenant_id,
+    run_id: runId,
+    effect_id: needed.effect_id,
+    agent: needed.agent,
+    agent_version: needed.agent_version,
+    tool: needed.tool,
+    tool_version: needed.tool_version,
+    target: needed.namespace,
+    effect_class: needed.effect_class,
+    arguments: parsed.value,
+    arguments_sha256: needed.arguments_sha256,
+    requested_by: needed.requested_by,
+    policy: { rule: rules.length === 0 ? 'approval_required' : 'policy', rules, role, quorum },
+    expires_at: needed.expires_at,
+  };
 }
 
 export const APPROVAL_DECISIONS = ['approve', 'deny', 'revoke'] as const;
@@ -106,7 +123,9 @@ export type DecisionRefusal =
   | 'run_ended';
 
 export type Decided =
-  | { readonly kind: 'decided' | 'replayed' | 'reused' | 'interrupt_not_found' }
+  /** `interrupt_id`: the wait that the word is about, which is another than the one asked where arguments changed. */
+  | { readonly kind: 'decided' | 'replayed' | 'reused'; readonly interrupt_id: string }
+  | { readonly kind: 'interrupt_not_found' }
   | { readonly kind: 'refused'; readonly code: DecisionRefusal };
 
 const DECIDE = {
@@ -118,7 +137,7 @@ const DECIDE = {
 export async function decideApproval(db: Db, decision: NewDecision): Promise<Decided> {
   // A key that another person used says nothing about this one's word.
   const said = {
-    actorId: decision.actorId.trim().toLowerCase(),
+    actorId: canonicalActor(decision.actorId) ?? decision.actorId,
     interruptId: decision.interruptId,
     decision: decision.decision,
     scopeSha256: decision.scopeSha256,

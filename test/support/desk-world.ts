@@ -158,8 +158,12 @@ const CONTROL_CHECKS: Readonly<Record<string, string>> = {
       join lateral (select to_state from holdfast.transitions t where t.run_id = a.run_id and t.region = 'control'
                      and t.created_at < a.started_at order by seq desc limit 1) t on true
      where t.to_state <> 'active'`,
-  'I16 a gated dispatch has its consumed approval': `
+  'I16 a gated dispatch has its consumed approval, or a use of a standing grant': `
     select e.effect_id from holdfast.effects e where e.policy ->> 'approval' = 'required' and e.attempts > 0
+       and not exists (select from holdfast.standing_grant_uses u join holdfast.standing_grants g using (standing_grant_id)
+         where u.effect_id = e.effect_id and u.arguments_sha256 = e.arguments_sha256 and g.tool = e.tool
+           and g.tool_version = e.tool_version and g.tenant_id = e.tenant_id and g.granted_by <> e.requested_by
+           and u.used_at < g.expires_at and (g.revoked_at is null or u.used_at <= g.revoked_at))
        and not exists (select from holdfast.interrupts i where i.consumed_by = e.effect_id
          and i.scope ->> 'arguments_sha256' = e.arguments_sha256 and i.decided_at <= i.expires_at
          and i.consumed_at < i.expires_at)`,
@@ -169,6 +173,10 @@ const CONTROL_CHECKS: Readonly<Record<string, string>> = {
   'a question is answered in time by one who may': `
     select i.interrupt_id from holdfast.interrupts i join holdfast.decisions d using (interrupt_id)
      where i.kind = 'input' and (i.state <> 'answered' or i.decided_at > i.expires_at or d.authority <> i.required_role)`,
+  'a standing grant is used as often as it says, at most': `
+    select g.standing_grant_id from holdfast.standing_grants g
+     where g.uses > g.uses_max or g.uses <> (select count(*) from holdfast.standing_grant_uses u
+                                              where u.standing_grant_id = g.standing_grant_id)`,
   'no end over an open wait': `
     select r.run_id from holdfast.runs r join holdfast.interrupts i using (run_id)
      where r.ended_at is not null and i.state in ('open', 'approved')`,

@@ -21,9 +21,9 @@ const CHECKS: Readonly<Record<string, string>> = {
     select effect_id from holdfast.attempts join holdfast.effects using (effect_id)
      where effect_class in ('queryable', 'opaque') and coalesce(outcome, '') not in ('not_sent', 'throttled')
      group by 1 having count(*) > 1`,
-  'I03 a redo supersedes what was not committed': `
+  'I03 a redo supersedes what was not committed, an edit what never left': `
     select e.effect_id, o.state from holdfast.effects e join holdfast.effects o on o.effect_id = e.supersedes
-     where o.state <> 'not_committed'`,
+     where not (o.state = 'not_committed' or o.state = 'superseded' and o.attempts = 0)`,
   'I04 a receipt says what its effect says': `
     select r.effect_id, r.status, e.state from holdfast.receipts r join holdfast.effects e using (effect_id)
      where r.status <> e.state or r.tenant_id <> e.tenant_id or r.run_id <> e.run_id`,

@@ -19,6 +19,8 @@ export interface WorldProject {
   readonly lane?: Lane;
   /** Questions that the agent may ask; none unless given. */
   readonly questions?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
+  /** The policy of the project file; none unless given. */
+  readonly policy?: readonly Readonly<Record<string, unknown>>[];
 }
 
 export const LANES = ['normal', 'fast'] as const;
@@ -68,6 +70,7 @@ export async function writeProject(
         limits: { wallClockSecondsMax: 86_400, stepsMax: 500, toolCallsMax: 1_000, ...project.limits },
       },
     },
+    ...(project.policy === undefined ? {} : { policy: project.policy }),
   };
   // JSON is YAML.
   await writeFile(join(folder, 'script.json'), JSON.stringify(project.script ?? usualScript()));

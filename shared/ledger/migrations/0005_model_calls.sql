@@ -269,6 +269,7 @@ create function holdfast.write_result(r holdfast.runs, p_turn integer, p_step in
 returns holdfast.runs language plpgsql as $$
 begin
   insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
-    values (r.run_id, p_turn, p_step, p_slot + 2, r.tenant_id, 'tool', p_content);
+    values (r.run_id, p_turn, p_step, p_slot + 2, r.tenant_id, 'tool', p_content || jsonb_build_object(
+      'text', holdfast.edit_note(r.run_id, p_turn, p_step, p_slot) || (p_content ->> 'text')));
   return r;
 end $$;

@@ -92,7 +92,8 @@ end $$;
 create function holdfast.next_for_not_committed(r holdfast.runs, e holdfast.effects) returns text
 language sql stable as $$
   select case when r.contract #>> '{reconciliation,after_not_committed}' = 'redo'
-    and (e.redo >= (r.contract #>> '{reconciliation,redos_max}')::int
+    and ((select count(*) from holdfast.effects o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
+            and o.slot = e.slot and o.state = 'not_committed') > (r.contract #>> '{reconciliation,redos_max}')::int
          or holdfast.has_result(e.run_id, e.turn, e.step, e.slot)) then 'tell_model'
     else r.contract #>> '{reconciliation,after_not_committed}' end
 $$;
@@ -178,17 +179,18 @@ begin
   e := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
   if e.effect_id is null or (e.redo < p_redo and e.state = 'not_committed'
        and holdfast.next_for_not_committed(r, e) = 'redo') then
-    select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
-    v_plan := m.plan -> p_slot;
-    if v_plan is null or v_plan ->> 'kind' <> 'planned' then
-      raise exception 'effect_not_found: no call is planned at %/%/%/%', p_run, p_turn, p_step, p_slot
-        using errcode = 'HF007';
-    end if;
     if e.effect_id is null then
+      select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
+      v_plan := m.plan -> p_slot;
+      if v_plan is null or v_plan ->> 'kind' <> 'planned' then
+        raise exception 'effect_not_found: no call is planned at %/%/%/%', p_run, p_turn, p_step, p_slot
+          using errcode = 'HF007';
+      end if;
       r.tool_calls := r.tool_calls + 1;
       e := holdfast.intend_effect(r, v_plan, p_turn, p_step, 0, null);
     else
-      e := holdfast.intend_effect(r, v_plan, p_turn, p_step, e.redo + 1, e.effect_id);
+      -- What the one before was to do, which a person may have changed since it was planned.
+      e := holdfast.intend_effect(r, holdfast.plan_of(e), p_turn, p_step, e.redo + 1, e.effect_id);
     end if;
   end if;
   select * into e from holdfast.effects where effect_id = e.effect_id for update;
@@ -212,8 +214,11 @@ begin
   -- A resend under the same key is the same approved act; every first dispatch consumes an approval of its own.
   if (e.policy ->> 'approval') = 'required' and not v_resend and e.attempts = 0 then
     v_approval := holdfast.approval_standing(r, e);
+    if v_approval ? 'lapsed' then
+      r := holdfast.append_event(r, 'interrupt.revoked', v_approval -> 'lapsed');
+    end if;
     case v_approval ->> 'kind'
-      when 'ready' then
+      when 'ready', 'granted' then
         null;
       when 'expired', 'denied', 'changed', 'spent' then
         r := holdfast.deny_effect(r, e, v_approval ->> 'kind');
@@ -222,13 +227,7 @@ begin
       else
         perform holdfast.save_run(r);
         return jsonb_build_object('kind', 'approval_required', 'expires_in_ms', v_approval -> 'expires_in_ms',
-          'needed', case when v_approval ->> 'kind' = 'needed' then jsonb_build_object(
-            'effect_id', e.effect_id, 'tenant_id', e.tenant_id, 'tool', e.tool, 'tool_version', e.tool_version,
-            'namespace', e.namespace, 'effect_class', e.effect_class, 'arguments', e.arguments,
-            'arguments_sha256', e.arguments_sha256, 'requested_by', e.requested_by, 'agent', r.agent,
-            'agent_version', r.agent_version, 'expires_at', v_approval -> 'expires_at',
-            'role', coalesce(r.contract #>> array['effects', e.tool, 'approver_role'], 'approver'),
-            'quorum', coalesce((r.contract #>> array['effects', e.tool, 'quorum'])::int, 1)) end);
+          'needed', case when v_approval ->> 'kind' = 'needed' then holdfast.needed_approval(r, e) end);
     end case;
   end if;
   -- A resend is no new work: it finds out what became of the old.
@@ -238,10 +237,7 @@ begin
   end if;
   -- Nothing forbids the dispatch any more, so that an approval is used by what really leaves.
   if v_approval is not null then
-    update holdfast.interrupts set state = 'consumed', consumed_at = clock_timestamp(), consumed_by = e.effect_id
-     where interrupt_id = v_approval ->> 'interrupt_id';
-    r := holdfast.append_event(r, 'interrupt.consumed', jsonb_build_object(
-      'interrupt_id', v_approval ->> 'interrupt_id', 'effect_id', e.effect_id));
+    r := holdfast.use_approval(r, e, v_approval);
   end if;
 
   -- What follows a lost worker, or an attempt that did nothing, is no further use of the bounded count.

@@ -89,10 +89,7 @@ begin
   if not found then
     raise exception 'effect_not_found: %', p_effect using errcode = 'HF007';
   end if;
-  if p_scope ->> 'arguments_sha256' is distinct from e.arguments_sha256 or p_scope ->> 'effect_id' is distinct from e.effect_id
-     or p_scope ->> 'tool_version' is distinct from e.tool_version then
-    raise exception 'scope_mismatch: the scope is not that of %', p_effect using errcode = 'HF011';
-  end if;
+  perform holdfast.check_scope(e, p_scope);
   -- An opening that is repeated late, after the wait was decided or used, opens no second one.
   if e.state <> 'intended' or e.attempts > 0 or holdfast.approval_standing(r, e) ->> 'kind' <> 'needed' then
     return jsonb_build_object('kind', 'open');
@@ -111,18 +108,33 @@ begin
   return jsonb_build_object('kind', 'open');
 end $$;
 
+-- Whether a call of the same step that comes before this one waits for somebody.
+create function holdfast.earlier_call_waits(e holdfast.effects) returns boolean language sql stable as $$
+  select exists (
+    select from holdfast.interrupts o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
+       and o.slot < e.slot and o.kind in ('approval', 'input') and o.state = 'open' and o.expires_at > clock_timestamp())
+$$;
+
 -- Where the approval of an effect stands, as the claim sees it. Expiry is judged by the database's clock, here and
 -- nowhere else. `ready` means: approved, unexpired, this very digest over the bytes that will leave, not yet used.
 -- `changed`: what stands in the ledger is not what was approved; that is never dispatched.
 create function holdfast.approval_standing(r holdfast.runs, e holdfast.effects) returns jsonb language plpgsql as $$
 declare
   i holdfast.interrupts;
+  v_lapsed text;
+  v_grant text;
 begin
   select * into i from holdfast.interrupts where effect_id = e.effect_id and kind = 'approval'
    order by created_at desc limit 1 for update;
-  if not found or i.state in ('revoked', 'superseded') then
-    return jsonb_build_object('kind', 'needed', 'expires_at', least(
-      clock_timestamp() + make_interval(secs => (r.contract #>> '{timeouts,approval_seconds}')::int), r.deadline_at));
+  if not found then
+    -- Nobody was asked yet: a standing grant may say yes. What somebody took back or changed is for a person again.
+    v_grant := holdfast.usable_grant(r, e);
+    if v_grant is null then return jsonb_build_object('kind', 'needed'); end if;
+    return jsonb_build_object('kind', case when holdfast.earlier_call_waits(e) then 'early' else 'granted' end,
+      'standing_grant_id', v_grant);
+  end if;
+  if i.state in ('revoked', 'superseded') then
+    return jsonb_build_object('kind', 'needed');
   end if;
   if i.state in ('open', 'approved') and clock_timestamp() >= i.expires_at then
     update holdfast.interrupts set state = 'expired', decided_at = coalesce(decided_at, clock_timestamp())
@@ -135,10 +147,16 @@ begin
      where interrupt_id = i.interrupt_id;
     return jsonb_build_object('kind', 'changed', 'interrupt_id', i.interrupt_id);
   end if;
+  -- The right is looked at again when it is used: one that was taken back since has approved nothing (SPEC 4.1).
+  v_lapsed := case when i.state = 'approved' then holdfast.lapsed_approver(i) end;
+  if v_lapsed is not null then
+    update holdfast.interrupts set state = 'revoked' where interrupt_id = i.interrupt_id;
+    return jsonb_build_object('kind', 'needed', 'lapsed', jsonb_build_object(
+      'interrupt_id', i.interrupt_id, 'kind', i.kind, 'effect_id', i.effect_id, 'reason', 'role_lost',
+      'actor_id', v_lapsed));
+  end if;
   -- The calls of a step run in their order: one whose time has not come waits, however early it was approved.
-  if i.state = 'approved' and exists (
-       select from holdfast.interrupts o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
-          and o.slot < e.slot and o.kind in ('approval', 'input') and o.state = 'open' and o.expires_at > clock_timestamp()) then
+  if i.state = 'approved' and holdfast.earlier_call_waits(e) then
     return jsonb_build_object('kind', 'early', 'interrupt_id', i.interrupt_id);
   end if;
   return jsonb_build_object('kind', case i.state when 'approved' then 'ready' when 'open' then 'open'
@@ -156,8 +174,6 @@ declare
   i holdfast.interrupts;
   r holdfast.runs;
   d holdfast.decisions;
-  v_approvals integer;
-  v_state text;
   -- One instant for the judgement and the row: decided before the expiry, or not at all.
   v_at timestamptz;
   v_refusal text;
@@ -172,48 +188,14 @@ begin
   v_at := clock_timestamp();
   select * into d from holdfast.decisions where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
   if found then
-    return jsonb_build_object('kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
+    return jsonb_build_object('interrupt_id', d.interrupt_id,
+      'kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
   end if;
-  v_refusal := case
-    when i.kind <> 'approval' then 'decision_mismatch'
-    when i.state = 'withdrawn' then 'run_ended'
-    when i.state = 'expired' or (i.state in ('open', 'approved') and v_at >= i.expires_at) then 'interrupt_expired'
-    when p_decision = 'revoke' and i.state <> 'approved' then 'not_revocable'
-    when p_decision <> 'revoke' and i.state <> 'open' then 'interrupt_decided'
-    when p_authority <> i.required_role then 'role_required'
-    when lower(btrim(p_actor)) = lower(btrim(i.requested_by)) then 'self_approval'
-    when p_scope_sha256 <> i.scope_sha256 then 'scope_changed'
-    when exists (select from holdfast.decisions where interrupt_id = p_interrupt and lower(actor_id) = lower(btrim(p_actor))
-                  and decision = p_decision) then 'interrupt_decided'
-    when r.ended_at is not null or r.control = 'cancel_requested' then 'run_ended'
-  end;
+  v_refusal := holdfast.decision_refusal(r, i, p_actor, p_authority, p_decision, p_scope_sha256, v_at);
   if v_refusal is not null then
-    -- The feed of a run ends with the run.
-    if r.ended_at is null then
-      r := holdfast.append_event(r, 'interrupt.decision_refused', jsonb_build_object(
-        'interrupt_id', i.interrupt_id, 'actor_id', p_actor, 'decision', p_decision, 'code', v_refusal));
-      perform holdfast.save_run(r);
-    end if;
-    return jsonb_build_object('kind', 'refused', 'code', v_refusal);
+    return holdfast.refuse_decision(r, i, p_actor, p_decision, v_refusal);
   end if;
-
-  insert into holdfast.decisions (interrupt_id, actor_id, tenant_id, decision, authority, scope_sha256, note, endpoint,
-                                  idempotency_key, request_sha256)
-    values (p_interrupt, lower(btrim(p_actor)), p_tenant, p_decision, p_authority, p_scope_sha256, p_note, p_endpoint, p_key,
-            p_request_sha256);
-  select count(*) into v_approvals from holdfast.decisions where interrupt_id = p_interrupt and decision = 'approve';
-  v_state := case p_decision when 'deny' then 'denied' when 'revoke' then 'revoked'
-    else case when v_approvals >= i.quorum then 'approved' else 'open' end end;
-  update holdfast.interrupts set state = v_state,
-         decided_at = case when v_state = 'open' then null else coalesce(decided_at, v_at) end
-   where interrupt_id = p_interrupt;
-  r := holdfast.append_event(r, 'interrupt.decided', jsonb_build_object(
-    'interrupt_id', i.interrupt_id, 'kind', i.kind, 'effect_id', i.effect_id, 'decision', p_decision, 'state', v_state,
-    'actor_id', lower(btrim(p_actor)), 'approvals', v_approvals, 'quorum', i.quorum));
-  perform holdfast.save_run(r);
-  perform pg_notify('holdfast_events', r.run_id);
-  if v_state <> 'open' then perform pg_notify('holdfast_nudge', r.run_id); end if;
-  return jsonb_build_object('kind', 'decided', 'state', v_state);
+  return holdfast.record_decision(r, i, p_actor, p_authority, p_decision, p_note, p_endpoint, p_key, p_request_sha256, v_at);
 end $$;
 
 -- A person settles what no machine can (SPEC 3.6), with a note, under the run's lock. Two at once: one settles. An effect

@@ -169,7 +169,7 @@ begin
     when i.state = 'superseded' then 'interrupt_superseded'
     when i.state = 'expired' or (i.state = 'open' and v_at >= i.expires_at) then 'interrupt_expired'
     when i.state <> 'open' then 'interrupt_decided'
-    when p_authority <> i.required_role then 'role_required'
+    when p_authority <> i.required_role or holdfast.lacks_role(i.tenant_id, p_actor, i.required_role) then 'role_required'
     when r.ended_at is not null or r.control = 'cancel_requested' then 'run_ended'
     when not p_fits then 'answer_invalid'
   end;
@@ -185,12 +185,12 @@ begin
 
   insert into holdfast.decisions (interrupt_id, actor_id, tenant_id, decision, authority, scope_sha256, note, answer,
                                   endpoint, idempotency_key, request_sha256)
-    values (p_interrupt, lower(btrim(p_actor)), p_tenant, 'answer', p_authority, i.scope_sha256, p_note, p_answer,
+    values (p_interrupt, holdfast.canonical_actor(p_actor), p_tenant, 'answer', p_authority, i.scope_sha256, p_note, p_answer,
             p_endpoint, p_key, p_request_sha256);
   update holdfast.interrupts set state = 'answered', decided_at = v_at where interrupt_id = p_interrupt;
   r := holdfast.append_event(r, 'interrupt.decided', jsonb_build_object(
     'interrupt_id', i.interrupt_id, 'kind', 'input', 'tool', i.scope ->> 'tool', 'decision', 'answer',
-    'state', 'answered', 'actor_id', lower(btrim(p_actor))));
+    'state', 'answered', 'actor_id', holdfast.canonical_actor(p_actor)));
   perform holdfast.save_run(r);
   perform pg_notify('holdfast_events', r.run_id);
   perform pg_notify('holdfast_nudge', r.run_id);

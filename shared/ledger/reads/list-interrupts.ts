@@ -43,7 +43,7 @@ export interface InterruptSummary {
   readonly scope_sha256: string;
   readonly required_role: string;
   readonly quorum: number;
-  /** Approvals given so far. */
+  /** Approvals that count: those of people who have the role still. */
   readonly approvals: number;
   readonly on_expiry: 'deny' | 'escalate' | 'tell_model' | 'fail';
   readonly created_at: string;
@@ -83,8 +83,7 @@ export const SUMMARY_COLUMNS = `
            i.slot, i.effect_id, ${TOOL_OF_WAIT} as tool, i.requested_by, i.scope_sha256, i.required_role, i.quorum, i.on_expiry,
            i.created_at, i.expires_at, i.decided_at,
            case when i.state in ('open', 'approved') and ${RAN_OUT} then 'expired' else i.state end as state,
-           (select count(*)::int from holdfast.decisions d
-             where d.interrupt_id = i.interrupt_id and d.decision = 'approve') as approvals`;
+           holdfast.counted_approvals(i.interrupt_id) as approvals`;
 
 /** Where the rows of `SUMMARY_COLUMNS` come from. */
 export const SUMMARY_FROM = `

@@ -26,6 +26,10 @@ export interface InterruptRecord extends InterruptSummary {
   /** In order, at most 100. */
   readonly decisions: readonly DecisionRecord[];
   readonly consumed_at: string | null;
+  /** The wait that this one took the place of, since somebody changed the arguments. */
+  readonly supersedes: string | null;
+  /** The wait that took the place of this one. */
+  readonly superseded_by: string | null;
   /** Null where nothing would run. */
   readonly effect_state: EffectState | null;
   /** What the model wrote beside the call, at most 20,000 characters: its words, not what would run. */
@@ -35,7 +39,8 @@ export interface InterruptRecord extends InterruptSummary {
 const READ_INTERRUPT = {
   name: 'reads/interrupt',
   text: `
-    select ${SUMMARY_COLUMNS}, i.scope, i.answer_schema, i.consumed_at, e.state as effect_state,
+    select ${SUMMARY_COLUMNS}, i.scope, i.answer_schema, i.consumed_at, e.state as effect_state, i.supersedes,
+           (select n.interrupt_id from holdfast.interrupts n where n.supersedes = i.interrupt_id) as superseded_by,
            (select coalesce(jsonb_agg(to_jsonb(said) order by said.at), '[]') from (
               select d.actor_id, d.decision, d.authority, d.scope_sha256, d.note, d.answer::jsonb as answer,
                      d.created_at as at
