@@ -140,8 +140,11 @@ export const resolveInterruptRoute = defineRoute(
       case 'decided':
       case 'replayed': {
         const interrupt =
-          (await readInterrupt(pool, tenantId, 'interrupt_id' in decided ? decided.interrupt_id : id)) ??
-          seen;
+          (await readInterrupt(
+            pool,
+            tenantId,
+            'interrupt_id' in decided ? String(decided.interrupt_id) : id,
+          )) ?? seen;
         const headers = decided.kind === 'replayed' ? { 'idempotent-replayed': 'true' } : {};
         return reply(200, interrupt, headers);
       }
