@@ -2,11 +2,14 @@ import { randomUUID } from 'node:crypto';
 import { beforeAll, expect, test } from 'vitest';
 import type { RunState } from '../shared/domain/run-machine.js';
 import type { Dial } from './support/http-target.js';
+import { asks, inputs } from './support/input-world.js';
 import { judge } from './support/judge.js';
 import { type OwnApi, type OwnTemporal, startOwnApi, startOwnTemporal } from './support/own-stack.js';
 import type { TestProcess } from './support/processes.js';
 import { arrived, checkRun } from './support/run-checks.js';
+import { call, DONE, reply, when } from './support/scripts.js';
 import { keyOf, startWorld, until, type World } from './support/world.js';
+import { usualScript } from './support/world-project.js';
 
 // Goal: Temporal killed with -9 loses no run and repeats no effect; while it is away the API admits and reads. Method: a
 // dev server of our own over a file, a worker and an API as production runs them, runs parked in every state that this
@@ -14,7 +17,7 @@ import { keyOf, startWorld, until, type World } from './support/world.js';
 
 /** How a run is brought where Temporal's end finds it, and what becomes of it. */
 interface Parked {
-  readonly tool: 'pay' | 'book' | 'mail' | 'look';
+  readonly tool: 'pay' | 'book' | 'mail' | 'look' | 'ask';
   readonly dial?: Omit<Dial, 'key' | 'times'>;
   readonly contract?: Readonly<Record<string, unknown>>;
   readonly state: RunState;
@@ -32,6 +35,7 @@ const PARKED: Readonly<Record<string, Parked>> = {
   'waiting to ask again':      { tool: 'pay', dial: { mode: 'in_progress_409', retryAfter: '4' }, state: 'retry_wait', ends: 'completed', arrivals: 2 },
   'waiting for an approval':   { tool: 'pay', contract: { effects: { pay: { approval: 'required' } }, timeouts: { approval_seconds: 8 } },
                                  state: 'awaiting_approval', ends: 'completed', arrivals: 0 },
+  'waiting for input':         { tool: 'ask', state: 'waiting_for_input', ends: 'completed', arrivals: 0 },
   'asking what became of it':  { tool: 'book', dial: { mode: 'drop_after' }, state: 'reconciling', ends: 'completed', arrivals: 1 },
   'unclear, for a person':     { tool: 'mail', dial: { mode: 'drop_after' }, state: 'needs_reconciliation', ends: 'needs_reconciliation', arrivals: 1 },
 };
@@ -48,6 +52,13 @@ beforeAll(async () => {
   world = await startWorld({
     workers: 0,
     temporal: temporal.way,
+    questions: { ask_desk: asks() },
+    script: {
+      scenarios: [
+        when('ask', reply(call('ask_desk', { text: 'Which order?' })), DONE),
+        ...(usualScript()['scenarios'] as object[]),
+      ],
+    },
     // In reconciliation for a while: the target shows what it did only in its second answer.
     httpTools: {
       book: { query: { settlingSeconds: 6, equalAnswers: 2, intervalSeconds: 2, queriesMax: 20 } },
@@ -73,6 +84,16 @@ test('Temporal killed with -9 among runs in every state: all go on, and no effec
     expect([read.status, await read.json()]).toMatchObject([200, { execution: { state: 'admitted' } }]);
   }
   expect((await fetch(`${api.url}/readyz`)).status).toBe(200);
+  // What is answered meanwhile counts at once, and is taken up by itself (case 21).
+  for (const { runId } of runs.filter(({ parked: { tool } }) => tool === 'ask')) {
+    const [wait] = await inputs(world, runId);
+    const said = await fetch(`${api.url}/v1/interrupts/${wait?.interrupt_id}/resolve`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', 'idempotency-key': runId },
+      body: JSON.stringify({ decision: 'answer', answer: { order: 'ORD-7' } }),
+    });
+    expect([said.status, await said.json()]).toMatchObject([200, { state: 'answered' }]);
+  }
 
   await temporal.start();
   for (const { runId, parked } of runs) {

@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { loadProject, type Project } from '../activities/project/load-project.js';
 import { ProjectError } from '../activities/project/project-error.js';
+import { answered, callModel, request } from './support/model-calls.js';
 
 // Goal: an operator declares what agents may ask, and a start shows everything that is wrong with it, with its place.
 
@@ -113,11 +114,27 @@ describe('is refused, at its place:', () => {
   });
 });
 
-test('the refund desk may ask which order is meant', async () => {
+test('the refund desk asks which order is meant, and reads the one that is named', async () => {
   const path = fileURLToPath(new URL('../examples/refund-desk/holdfast.yaml', import.meta.url));
   const project = await loadProject(path, { REFUND_DESK_PROVIDER: '127.0.0.1:1', REFUND_DESK_REPORTS: dir });
   await project.close();
   expect(project.agents[0]?.questions?.map(({ name, role }) => [name, role])).toEqual([
     ['ask_which_order', 'requester'],
   ]);
+  const model = project.agents[0]?.model;
+  if (model === undefined) throw new Error('the desk has no model');
+  const user = { role: 'user', text: 'I want a refund' } as const;
+  const asked = answered(await callModel(model, project.dir, request({ messages: [user] })));
+  expect(asked.parts).toMatchObject([
+    { type: 'text' },
+    { type: 'raw_tool_call', toolName: 'ask_which_order' },
+  ]);
+  const called = { callId: 'c0', toolName: 'ask_which_order' };
+  const messages = [
+    user,
+    { role: 'assistant', parts: [{ type: 'tool_call', ...called, arguments: { text: 'Which?' } }] },
+    { role: 'tool', results: [{ ...called, text: '{"order_id":"ORD-1003"}', isError: false }] },
+  ] as const;
+  const read = answered(await callModel(model, project.dir, request({ messages })));
+  expect(read.parts[1]).toMatchObject({ toolName: 'read_order', argumentsText: '{"order_id":"ORD-1003"}' });
 });
