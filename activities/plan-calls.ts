@@ -74,7 +74,7 @@ function rowOf(
       timeoutSeconds: tool.timeoutSeconds,
       keyed: tool.keyed,
       query: tool.query,
-      compensation: tool.compensation,
+      compensation: tool.compensation === null ? null : { ...tool.compensation },
     },
   };
 }

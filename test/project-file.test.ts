@@ -250,7 +250,7 @@ describe('a problem is told with its place', () => {
     [
       'a compensation that is no tool',
       editPay('note_order', 'undo'),
-      /^tools\/payments\.yaml:3:3 {2}pay: its compensation undo is no tool/,
+      /^tools\/payments\.yaml:9:19 {2}pay: its compensation undo is no tool/,
     ],
     [
       'a variable that is not set',

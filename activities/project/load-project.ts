@@ -1,7 +1,9 @@
 import type { AgentManifest, ModelProfile, ToolManifest } from '../../shared/domain/agents.js';
 import { readScript, ScriptError } from '../models/script-format.js';
 import { manifestOf, ToolCatalogue } from '../tools/catalogue.js';
+import { compensatorOf } from '../tools/compensation.js';
 import { digestDeclaration } from '../tools/declaration.js';
+import type { Tool } from '../tools/tool.js';
 import { loadTools } from './load-tools.js';
 import type { LoadedTool, LoadedTools } from './load-tools.js';
 import { ProjectError } from './project-error.js';
@@ -154,11 +156,17 @@ function toolsOf(
       source.problem(at, `there is no tool ${asked.name} — declare it under tools or correct its name`);
     } else {
       const approval = asked.approval ?? loaded.approval ?? approvalByClass(loaded);
-      manifests.push(manifestOf(loaded.tool, approval));
+      // What is wrong with a compensation was noted with its tool.
+      if (lacksCompensator(loaded.tool, tools)) continue;
+      manifests.push(manifestOf(loaded.tool, approval, { get: (other) => tools.byName.get(other)?.tool }));
     }
     seen.add(asked.name);
   }
   return manifests;
+}
+
+function lacksCompensator({ effect }: Tool, tools: LoadedTools): boolean {
+  return effect.compensation !== undefined && !tools.byName.has(compensatorOf(effect.compensation));
 }
 
 /** Without a rule a person is asked before anything outside can change. */

@@ -1,5 +1,6 @@
 import type { EffectClass } from '../../shared/domain/effect-classes.js';
 import type { JsonObject } from '../../shared/domain/json.js';
+import type { DeclaredCompensation } from './compensation.js';
 
 /** What a target sent back, kept whatever it is (SPEC 3.1.4). At most `RESULT_BYTES_MAX` bytes. */
 export interface ToolBody {
@@ -71,8 +72,8 @@ export interface EffectPolicy {
     /** Bound of the series; past it a person settles. */
     readonly queriesMax: number;
   };
-  /** The tool that undoes this one (SPEC 3.7); named only, checked at start. */
-  readonly compensation?: string;
+  /** The tool that undoes this one (SPEC 3.7), and how its arguments are made; checked when the project is loaded. */
+  readonly compensation?: DeclaredCompensation;
 }
 
 /** A tool as the catalogue holds it: what the model sees, what runs and what policy knows are one version. */

@@ -1,3 +1,4 @@
+import type { CompensationManifest } from './compensation.js';
 import type { EffectClass } from './effect-classes.js';
 import type { JsonObject } from './json.js';
 
@@ -23,7 +24,8 @@ export interface ToolManifest {
     readonly intervalSeconds: number;
     readonly queriesMax: number;
   } | null;
-  readonly compensation: string | null;
+  /** How a call of it is undone; null where a person must. */
+  readonly compensation: CompensationManifest | null;
   readonly parallel: boolean;
   readonly timeoutSeconds: number;
   /** `required`: a person approves each call before it runs. `not_required`: the operator said so in the agent's file. */
