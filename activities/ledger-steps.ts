@@ -5,6 +5,7 @@ import { closeEffect, examineEffect } from '../shared/ledger/effects.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import { commitTrail, readResumePoint, takeOver } from '../shared/ledger/trail.js';
 import type { ActivityDeps } from './deps.js';
+import { createNextUndo } from './next-undo.js';
 import { inScope, orRefused } from './scope.js';
 
 /** Steps that touch the ledger only. Each may be repeated; the workflow waits for Postgres as long as it takes. */
@@ -27,6 +28,8 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
 
     look: (input) =>
       inScope('look', input.runId, deps, (scope) => orRefused(() => lookAtRun(deps.db, scope))),
+
+    nextUndo: createNextUndo(deps),
 
     claimResume: (input) =>
       inScope('claimResume', input.runId, deps, (scope) =>

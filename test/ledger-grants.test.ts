@@ -86,9 +86,25 @@ describe('the application', () => {
         .map(({ name }) => name)
         .toSorted(),
     ).toStrictEqual([
-      ...['admit_run', 'append_chunks', 'begin_query', 'claim_effect', 'claim_model_call', 'claim_resume'],
+      ...[
+        'admit_run',
+        'announce',
+        'append_chunks',
+        'begin_query',
+        'claim_effect',
+        'claim_model_call',
+        'claim_resume',
+      ],
       ...['close_effect', 'close_orphan', 'commit_model_response', 'commit_trail', 'confirm_starts'],
-      ...['decide_approval', 'examine_effect', 'fail_model_attempt', 'look', 'mark_swept', 'open_approval'],
+      ...[
+        'decide_approval',
+        'escalate_overdue',
+        'examine_effect',
+        'fail_model_attempt',
+        'intend_undo',
+        'look',
+      ],
+      ...['mark_swept', 'next_undo', 'open_approval'],
       ...['record_query', 'register_agent', 'resume_point', 'runs_to_nudge', 'runs_with_late_evidence'],
       ...['settle_by_person', 'settle_effect', 'submit_command', 'sweep_candidates', 'take_over'],
       'unstarted_runs',

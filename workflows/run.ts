@@ -55,7 +55,7 @@ export class Nudges {
  */
 export class Run {
   readonly id: string;
-  readonly turn: number;
+  turn: number;
   step: number;
   state: RunState;
   readonly trail: TrailBuffer;
@@ -74,6 +74,7 @@ export class Run {
   #aborted = false;
   /** From here on a cancel is being carried out, and no longer news. */
   #windsDown = false;
+  #undoes = false;
   readonly #firstStep: number;
   /** Whether this execution got further than where the next one would begin again. */
   #hasAdvanced = false;
@@ -100,6 +101,12 @@ export class Run {
     if (outcome.kind === 'same') return;
     this.state = outcome.to;
     this.trail.push({ kind: 'move', to: outcome.to, reason });
+  }
+
+  /** Takes back the last move, to `state`: the ledger refused it, so that it was never made. */
+  takeBack(state: RunState): void {
+    this.trail.takeBack();
+    this.state = state;
   }
 
   note(entry: TrailEntry): void {
@@ -242,6 +249,22 @@ export class Run {
   /** Marks that a cancel is being carried out: it no longer interrupts what the run still has to do. */
   beginWindDown(): void {
     this.#windsDown = true;
+  }
+
+  /** Marks that what the run did is being undone: what it still does are compensations. */
+  beginUndo(): void {
+    this.#windsDown = true;
+    this.#undoes = true;
+  }
+
+  /** Whether what the run did is being undone. Its steps wait and are found out about in `compensating`. */
+  get undoes(): boolean {
+    return this.#undoes;
+  }
+
+  /** One effect more is undone: the next execution begins with the one after it. */
+  stepUndone(): void {
+    this.#hasAdvanced = true;
   }
 
   /** Whether the run should go on in a fresh history. Asked at every step, so it is no promise. */

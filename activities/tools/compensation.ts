@@ -7,7 +7,7 @@ import {
 } from '../../shared/domain/compensation.js';
 import type { JsonObject, JsonValue } from '../../shared/domain/json.js';
 import type { DeclarationProblem } from './declaration.js';
-import type { Tool } from './tool.js';
+import type { DeclaredCompensation, Tool } from './tool.js';
 
 /**
  * The tool that undoes this one, by name, or with the rule that makes its arguments: texts may hold `{argument}` of
@@ -21,9 +21,6 @@ export const compensationSchema = z.union([
     arguments: z.record(z.string(), z.json()) as z.ZodType<JsonObject>,
   }),
 ]);
-
-/** A compensation as a tool declares it. */
-export type DeclaredCompensation = z.infer<typeof compensationSchema>;
 
 /** The name of the compensating tool. */
 export function compensatorOf(declared: DeclaredCompensation): string {

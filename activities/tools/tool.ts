@@ -1,6 +1,5 @@
 import type { EffectClass } from '../../shared/domain/effect-classes.js';
 import type { JsonObject } from '../../shared/domain/json.js';
-import type { DeclaredCompensation } from './compensation.js';
 
 /** What a target sent back, kept whatever it is (SPEC 3.1.4). At most `RESULT_BYTES_MAX` bytes. */
 export interface ToolBody {
@@ -47,6 +46,9 @@ export interface ToolCall {
   /** The attempt's whole time budget in milliseconds, counted from the call; a tool ends itself before it. */
   readonly timeoutMs: number;
 }
+
+/** The tool that undoes another: by name, or with the rule that makes its arguments (`compensationSchema`). */
+export type DeclaredCompensation = string | { readonly tool: string; readonly arguments: JsonObject };
 
 /** Declared by the tool, owned by the operator (SPEC 3.3). */
 export interface EffectPolicy {
