@@ -197,6 +197,15 @@ describe('a compensation', () => {
     expect((await ledger.effects(run.runId)).filter(({ slot }) => slot >= 1_000)).toStrictEqual([]);
   });
 
+  test('that is unclear is settled as done or not done, never as undone again', async () => {
+    const undo = await intended(await ledger.newCall('opaque', { policy: UNDOABLE }));
+    await undo.attempt('unknown');
+    await undo.run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'outcome_unknown' });
+    expect(await settle(undo, { decided: 'compensated' })).toMatchObject({ kind: 'word_not_asked' });
+    expect(await settle(undo)).toMatchObject({ kind: 'settled', state: 'committed' });
+    expect(await next(undo.run)).toStrictEqual({ kind: 'done', left: 0 });
+  });
+
   test('that is not over keeps its run from ending, and so does a person who is waited for', async () => {
     const undo = await intended(await ledger.newCall('opaque', { policy: UNDOABLE }));
     await undo.claimed();
@@ -222,6 +231,26 @@ describe('a contract that has a failing run compensate', () => {
     await none.call(1).attempt('rejected');
     await none.commit(fails);
     expect(await ledger.runRow(none.runId)).toMatchObject({ state: 'failed' });
+  });
+
+  test('is no reason to undo once a cancel is in force that leaves what happened', async () => {
+    const run = await newDone(contract);
+    await submit(run, 'cancel');
+    await run.commit(fails);
+    expect(await ledger.runRow(run.runId)).toMatchObject({ state: 'failed' });
+    const orphan = await newDone(contract);
+    await submit(orphan, 'cancel');
+    expect(await closeOrphan(ledger.db, orphan.runId, 1, 'workflow_terminated')).toBe('failed');
+  });
+
+  test('takes a cancel along that came while the run was on its way to undo', async () => {
+    const run = await newDone(contract);
+    await submit(run, 'cancel');
+    await next(run, { kind: 'move', to: 'compensating', reason: 'model_failed' });
+    expect(await ledger.runRow(run.runId)).toMatchObject({ state: 'compensating', control: 'active' });
+    expect(await commandsOf(run)).toMatchObject([{ fate: 'applied' }]);
+    await intend(run, (await run.call(2).effect()).effect_id);
+    expect(await run.call(1_002).ask()).toBe('claimed');
   });
 
   test('lets it fail once it compensates', async () => {

@@ -222,7 +222,8 @@ export class Run {
         seen = this.#nudges.count;
         if (this.#retired || this.#callsInFlight === 0) continue;
         const view = await ledger.look({ runId: this.id });
-        if (view.kind !== 'look' || view.control !== 'cancel_requested') continue;
+        // What a run undoes is not aborted by the very cancel that asked for it.
+        if (view.kind !== 'look' || view.control !== 'cancel_requested' || this.#undoes) continue;
         this.#aborted = true;
         this.#calls.cancel();
         this.#calls = new CancellationScope();

@@ -34,10 +34,15 @@ declare
   v_at timestamptz := clock_timestamp();
   v_digest text;
 begin
-  -- What happened is undone before the run fails, where its contract says so.
+  -- What happened is undone before the run fails, where its contract or a cancel in force says so.
   if p_region = 'run' and p_to = 'failed' and r.compensation_cause is null
-     and r.contract ->> 'on_failure' = 'compensate' and holdfast.has_happened(r.run_id) then
+     and holdfast.is_to_undo(r) and holdfast.has_happened(r.run_id) then
     raise exception 'must_compensate: % is to undo what it did before it fails', r.run_id using errcode = 'HF012';
+  end if;
+  -- The run region carries a cancel from here on, also one that came while the run was on its way.
+  if p_region = 'run' and p_to = 'compensating' and r.control = 'cancel_requested' then
+    r := holdfast.move_run(r, 'control', 'active', 'cancel_requested', p_actor);
+    v_at := clock_timestamp();
   end if;
   if not exists (select from holdfast.legal_transitions
                   where region = p_region and from_state = v_from and to_state = p_to) then

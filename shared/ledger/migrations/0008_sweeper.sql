@@ -62,6 +62,7 @@ begin
   v_undoes := holdfast.is_to_undo(r);
   if v_undoes and not v_unresolved then
     -- Nobody is left to call a tool: a person undoes what still stands, or leaves it.
+    r.compensation_cause := coalesce(r.compensation_cause, v_reason);
     r := holdfast.undo_rest_by_person(r);
     v_unresolved := holdfast.waits_for_undo(p_run);
   end if;

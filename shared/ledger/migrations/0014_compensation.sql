@@ -286,7 +286,9 @@ begin
   if u.state is null and (e.state <> 'unknown' or r.state not in ('needs_reconciliation', 'reconciling')) then
     return jsonb_build_object('kind', 'not_unknown', 'state', e.state);
   end if;
-  if (v_about = 'undo') <> (p_decided = 'left') and p_decided <> 'compensated' then
+  -- A compensation that was undone again would leave what it undoes as it happened: nobody says that in one word.
+  if (v_about = 'undo') <> (p_decided = 'left') and p_decided <> 'compensated'
+     or e.compensates is not null and p_decided = 'compensated' then
     return jsonb_build_object('kind', 'word_not_asked', 'state', e.state);
   end if;
 
