@@ -4,6 +4,7 @@ import { hostname } from 'node:os';
 import { test } from 'vitest';
 import { command, decide, settle, untilGated } from '../support/desk-world.js';
 import { DONE, reply, script, when } from '../support/scripts.js';
+import { UNDO_TOOLS, undoKeyOf } from '../support/undo.js';
 import { keyOf, startWorld, type World, type WorldOptions } from '../support/world.js';
 
 /** One way through the workflow's code. `play` ends when the run rests where the scenario wants it. */
@@ -27,6 +28,15 @@ async function playFault(
   world.target.dial({ mode, key: keyOf(runId), ...(times === undefined ? {} : { times }) });
   await world.starter.round();
   return runId;
+}
+
+/** The effect of the run that waits for a person to undo it. */
+async function waitingUndo(world: World, runId: string): Promise<string | undefined> {
+  const [undo] = await world.rows<{ effect_id: string }>(
+    `select effect_id from holdfast.undos where run_id = $1 and state = 'waiting'`,
+    runId,
+  );
+  return undo?.effect_id;
 }
 
 async function ended(world: World, runId: string): Promise<string> {
@@ -149,6 +159,33 @@ const SCENARIOS: readonly Scenario[] = [
       await world.waitFor(runId, ({ epoch }) => epoch === 2);
       return runId;
     },
+  },
+  {
+    name: 'cancelled-and-compensated',
+    options: {
+      httpTools: UNDO_TOOLS,
+      script: script(when('does', reply('pay'), reply('mail'), reply('book'), { delayMs: 600_000, text: 'Late.' })),
+    },
+    play: async (world) => {
+      const runId = await playFault(world, 'does', 'drop_after', 1);
+      world.target.dial({ mode: 'drop_after', key: undoKeyOf(runId, { step: 3 }), times: 1 });
+      world.target.dial({ mode: 'throttle_429', key: undoKeyOf(runId), times: 1, retryAfter: '1' });
+      await world.waitFor(runId, ({ model_calls, step }) => model_calls === 3 && step === 3);
+      await command(world, runId, 'cancel', { compensate: true });
+      await world.waitFor(runId, async () => (await waitingUndo(world, runId)) !== undefined);
+      const effectId = await waitingUndo(world, runId);
+      await settle(world, runId, { effectId: effectId ?? '', decided: 'left', reference: null });
+      return await ended(world, runId);
+    },
+  },
+  {
+    name: 'fails-and-compensates',
+    options: {
+      httpTools: UNDO_TOOLS,
+      script: script(when('fails', reply('pay'), { error: { reason: 'bad_request' } })),
+    },
+    play: async (world) =>
+      await ended(world, await world.run({ input: 'fails', contract: { on_failure: 'compensate' } })),
   },
   {
     name: 'waits-for-a-person',
