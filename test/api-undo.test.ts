@@ -226,6 +226,21 @@ describe('the desk', () => {
     });
   });
 
+  test('decides nothing by GET or HEAD, with or without a body of a decision (case 29)', async () => {
+    const call = await newUndo(ledger);
+    const before = await ledger.footprint(call.run.runId);
+    const path = `/v1/reconciliations/${await idOf(call)}`;
+    for (const method of ['GET', 'HEAD']) {
+      expect((await api.request(path, { method })).status).toBe(200);
+      expect((await api.request(`${path}/settle?decided=left&note=Yes`, { method })).status).toBe(405);
+      expect((await api.request(`/v1/runs/${call.run.runId}/commands?kind=cancel`, { method })).status).toBe(
+        400,
+      );
+    }
+    expect(await ledger.footprint(call.run.runId)).toStrictEqual(before);
+    expect(await itemOf(call)).toMatchObject({ undo: { state: 'waiting' } });
+  });
+
   test('of another tenant is not there', async () => {
     const call = await newUndo(ledger);
     const path = `/v1/reconciliations/${await idOf(call)}`;

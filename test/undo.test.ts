@@ -85,6 +85,16 @@ describe('a cancel that asks to compensate', () => {
     ]);
   });
 
+  test('leaves out what the target refused (case 38)', async () => {
+    const runId = await world.admit({ input: `both ${randomUUID()}` });
+    world.target.dial({ mode: 'refuse_422', key: keyOf(runId, { step: 2 }) });
+    await world.starter.round();
+    await until('the last model call is made', () => modelRequests(world, runId).length === 3);
+    await cancel(runId);
+    await compensated(runId);
+    expect((await undosOf(world, runId)).map(({ tool }) => tool)).toEqual(['unpay']);
+  });
+
   test('of a run that did nothing ends compensated, with nothing undone', async () => {
     const runId = await doneRun('nothing', 0);
     await cancel(runId);
