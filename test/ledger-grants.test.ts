@@ -1,5 +1,7 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
+import { escalateOverdue } from '../shared/ledger/sweep.js';
+import { makeOverdue, newUndo, settle } from './support/desk.js';
 import { callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -20,6 +22,10 @@ beforeAll(async () => {
   await run.call(1).query('absent');
   const row = { kind: 'retry', turn: 1, step: 1, reason: 'throttled', attempt: 1, attemptsMax: 5 } as const;
   await run.commit({ ...row, slot: 0, action: 'give_up' });
+  const undo = await newUndo(ledger);
+  await makeOverdue(undo);
+  await escalateOverdue(ledger.db);
+  await settle(undo, { decided: 'left', reference: null });
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -154,6 +160,8 @@ describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions'],
+    // Of undos, those that a person has decided.
+    ...['settlement_words', 'escalations', 'undos'],
   ];
 
   test.each(GROWING)('changes, deletes and empties nothing of %s', async (table) => {

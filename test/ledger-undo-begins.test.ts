@@ -112,6 +112,20 @@ describe('a run that compensates and whose workflow is gone', () => {
     expect(await close(run)).toBe('failed');
   });
 
+  test('and a compensation in doubt waits for its settlement first', async () => {
+    const undo = await intended(await ledger.newCall('opaque', { policy: UNDOABLE }));
+    await undo.claimed();
+    expect(await close(undo.run)).toBe('needs_reconciliation');
+    expect(await ledger.rows('select 1 from holdfast.undos where run_id = $1', undo.run.runId)).toStrictEqual(
+      [],
+    );
+    await settle(undo, { decided: 'not_committed', reference: null });
+    expect(await close(undo.run)).toBe('needs_reconciliation');
+    const call = undo.run.call(0);
+    expect(await settle(call, { decided: 'compensated' })).toMatchObject({ kind: 'settled' });
+    expect(await close(undo.run)).toBe('compensated');
+  });
+
   test('ends compensated when people undid all that no tool had', async () => {
     const call = await ledger.newCall('opaque', { policy: UNDOABLE });
     const undo = await intended(call);

@@ -261,6 +261,41 @@ describe('an effect that no tool undoes', () => {
     await checkRun(world, runId);
   });
 
+  test('and whose run lost its workflow is a person’s still, and the sweeper ends the run', async () => {
+    const runId = await doneRun('mailed', 2);
+    await cancel(runId);
+    await waits(runId);
+    await world.client.workflow.getHandle(runId).terminate();
+    await world.sweeper.round();
+    expect(await world.runRow(runId)).toMatchObject({
+      ...{ state: 'needs_reconciliation', owner_execution: 'sweeper' },
+    });
+    for (const tool of ['mail', 'pay']) {
+      const words = { effectId: await ofTool(runId, tool), decided: 'compensated', reference: tool } as const;
+      expect(await settle(world, runId, words)).toBe('settled');
+    }
+    await world.sweeper.round();
+    await world.waitFor(runId, 'compensated');
+    expect(arrived(world, runId)).not.toHaveProperty(undoKeyOf(runId));
+    await checkRun(world, runId);
+  });
+
+  test('that is overdue is told about by the sweeper, once, and settled by nobody', async () => {
+    const runId = await doneRun('mailed', 2, { reconciliation: { deadline_seconds: 1 } });
+    await cancel(runId);
+    await waits(runId);
+    const told = async () =>
+      (await world.events(runId)).filter(({ type }) => type === 'reconciliation.overdue').length;
+    await until('it is told', async () => {
+      await world.sweeper.escalateOverdue();
+      return (await told()) > 0;
+    });
+    await world.sweeper.escalateOverdue();
+    expect([await told(), await waiting(runId)]).toEqual([1, 1]);
+    await settle(world, runId, { effectId: await ofTool(runId, 'mail'), decided: 'left', reference: null });
+    await world.waitFor(runId, 'failed');
+  });
+
   test('since its receipt names nothing that the rule needs goes to a person', async () => {
     const runId = await doneRun('noreference', 1);
     await cancel(runId);

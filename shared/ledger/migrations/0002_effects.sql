@@ -124,6 +124,7 @@ create index effects_open on holdfast.effects (run_id) where state in ('intended
 -- One compensation at a time for one effect.
 create unique index effects_compensation on holdfast.effects (compensates)
   where compensates is not null and state not in ('rejected', 'not_committed', 'denied', 'withdrawn', 'superseded');
+create index effects_by_compensates on holdfast.effects (compensates, redo desc) where compensates is not null;
 create index effects_unknown on holdfast.effects (tenant_id, reconciliation_deadline_at) where state = 'unknown';
 
 -- One try at dispatching an effect, opened by the claim before anything leaves.
