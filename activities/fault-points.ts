@@ -19,6 +19,10 @@ export const FAULT_POINTS = [
   'query.after_begin',
   'query.after_probe',
   'query.after_record',
+  /** A run undoes what it did: before it asks what is next, and on both sides of the compensation's intent. */
+  'undo.before_next',
+  'undo.before_intent',
+  'undo.after_intent',
 ] as const;
 export type FaultPoint = (typeof FAULT_POINTS)[number];
 

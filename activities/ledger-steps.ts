@@ -6,6 +6,7 @@ import { askQuestion } from '../shared/ledger/questions.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import { commitTrail, readResumePoint, takeOver } from '../shared/ledger/trail.js';
 import type { ActivityDeps } from './deps.js';
+import { createNextUndo } from './next-undo.js';
 import { inScope, orRefused } from './scope.js';
 
 /** Steps that touch the ledger only. Each may be repeated; the workflow waits for Postgres as long as it takes. */
@@ -35,6 +36,8 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
       inScope('look', input.runId, deps, (scope) =>
         orRefused(() => lookAtRun(deps.db, scope, input.position)),
       ),
+
+    nextUndo: createNextUndo(deps),
 
     claimResume: (input) =>
       inScope('claimResume', input.runId, deps, (scope) =>

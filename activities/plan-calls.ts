@@ -105,7 +105,7 @@ function rowOf(call: PlannedCall, manifest: AgentManifest, claim: PlanClaim, run
       timeoutSeconds: tool.timeoutSeconds,
       keyed: tool.keyed,
       query: tool.query,
-      compensation: tool.compensation,
+      compensation: tool.compensation === null ? null : { ...tool.compensation },
     },
   };
 }

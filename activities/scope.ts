@@ -98,6 +98,8 @@ export async function orRefused<A>(call: () => Promise<A>): Promise<A | Refused>
         return { kind: 'lost_ownership' };
       case 'run_ended':
         return { kind: 'run_ended' };
+      case 'must_compensate':
+        return { kind: 'must_compensate' };
       default:
         if (isUnresolvedEnd(error)) return { kind: 'out_of_step' };
         throw error;

@@ -69,10 +69,26 @@ cancelling           =      =      =      =      =      =      =
 needs_reconciliation yes    yes    yes    yes    yes    yes    =
 reconciling          yes    yes    yes    yes    yes    yes    =
 completed            ended  ended  ended  ended  ended  ended  ended
-compensated          ended  ended  ended  ended  ended  ended  ended
+compensated          =      =      =      =      =      =      =
 failed               ended  ended  ended  ended  ended  ended  ended
 cancelled            =      =      =      =      =      =      =`,
 };
+
+/** Of a cancel with `compensate`. */
+const CELLS_WITH_COMPENSATE = `
+admitted             yes    yes    yes    yes    yes    yes    cancel
+running              yes    yes    yes    yes    yes    yes    cancel
+waiting_for_input    yes    yes    yes    yes    yes    yes    cancel
+awaiting_approval    yes    yes    yes    yes    yes    yes    cancel
+retry_wait           yes    yes    yes    yes    yes    yes    cancel
+compensating         =      =      =      =      =      =      =
+cancelling           cancel cancel cancel cancel cancel cancel cancel
+needs_reconciliation yes    yes    yes    yes    yes    yes    cancel
+reconciling          yes    yes    yes    yes    yes    yes    cancel
+completed            ended  ended  ended  ended  ended  ended  ended
+compensated          =      =      =      =      =      =      =
+failed               ended  ended  ended  ended  ended  ended  ended
+cancelled            ended  ended  ended  ended  ended  ended  ended`;
 
 /** A table of verdicts in the form of `CELLS`. */
 function drawn(kind: CommandKind, verdict: (place: string) => Verdict): string {
@@ -97,6 +113,22 @@ describe('the control table', () => {
     expect(drawn(kind, (place) => byPlace.get(place)!)).toBe(CELLS[kind]);
   });
 
+  test('of a cancel with compensate, cell by cell', () => {
+    const verdicts = new Map(
+      table
+        .filter(({ command }) => command === 'cancel')
+        .map(({ state, control, verdictWithCompensate }) => [
+          `cancel ${state} ${control}`,
+          verdictWithCompensate!,
+        ]),
+    );
+    expect(drawn('cancel', (place) => verdicts.get(place)!)).toBe(CELLS_WITH_COMPENSATE);
+    const others = table.filter(({ command }) => command !== 'cancel');
+    expect(new Set(others.map(({ verdictWithCompensate }) => verdictWithCompensate))).toStrictEqual(
+      new Set([null]),
+    );
+  });
+
   test('has one cell for every command and every pair of states', () => {
     expect(table).toHaveLength(COMMAND_KINDS.length * RUN_STATES.length * CONTROL_STATES.length);
     expect(byPlace.size).toBe(table.length);
@@ -116,7 +148,7 @@ describe('the control table', () => {
     for (const { state, control, verdict } of against) {
       expect([state, verdict]).toStrictEqual([
         state,
-        isTerminal(state) && state !== 'cancelled' ? 'run_ended' : 'same',
+        isTerminal(state) && state !== 'cancelled' && state !== 'compensated' ? 'run_ended' : 'same',
       ]);
       expect(
         isTerminal(state) || control === 'cancel_requested' || ['cancelling', 'compensating'].includes(state),
@@ -181,16 +213,17 @@ test('the ledger judges every cell as the table does', async () => {
   await client.connect();
   try {
     const { rows } = await client.query<{ place: string; verdict: Verdict }>(
-      `select k || ' ' || s || ' ' || c as place,
+      `select k || ' ' || s || ' ' || c || case when w then ' with' else '' end as place,
               holdfast.judge_command(jsonb_populate_record(null::holdfast.runs, jsonb_build_object(
-                'state', s, 'control', c, 'ended_at', case when s = any ($4) then now() end)), k) as verdict
-         from unnest($1::text[]) k, unnest($2::text[]) s, unnest($3::text[]) c`,
+                'state', s, 'control', c, 'ended_at', case when s = any ($4) then now() end)), k, w) as verdict
+         from unnest($1::text[]) k, unnest($2::text[]) s, unnest($3::text[]) c, unnest(array[true, false]) w`,
       [COMMAND_KINDS, RUN_STATES, CONTROL_STATES, RUN_STATES.filter(isTerminal)],
     );
     const judged = new Map(rows.map(({ place, verdict }) => [place, verdict]));
     for (const kind of COMMAND_KINDS) {
       expect(drawn(kind, (place) => judged.get(place)!)).toBe(CELLS[kind]);
     }
+    expect(drawn('cancel', (place) => judged.get(`${place} with`)!)).toBe(CELLS_WITH_COMPENSATE);
   } finally {
     await client.end();
   }

@@ -155,10 +155,10 @@ describe('the run', () => {
     },
   );
 
-  test('that is compensating may dispatch', async () => {
+  test('that is compensating dispatches no call of the model', async () => {
     const call = await ledger.newCall('keyed');
     await call.run.commit({ kind: 'move', to: 'compensating', reason: 'compensation_needed' });
-    expect(await call.ask()).toBe('claimed');
+    expect(await call.ask()).toBe('out_of_step');
   });
 
   test('that ended dispatches nothing for its owner, nor for anybody', async () => {

@@ -1,9 +1,10 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
-import { closeOrphan } from '../shared/ledger/sweep.js';
-import { decide, newGate, submit } from './support/desk.js';
+import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
+import { decide, makeOverdue, newGate, newUndo, newUnknown, settle, submit } from './support/desk.js';
 import { answer, newWait } from './support/input.js';
+import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -86,6 +87,14 @@ beforeAll(async () => {
     }
   }
   await (await ledger.newCall('keyed', { policy: { approval: 'required' } })).claimed();
+  // An effect that waits to be undone by a person, one that was, one that was left, and one that a tool undoes.
+  const waiting = await newUndo(ledger);
+  await makeOverdue(waiting);
+  await escalateOverdue(ledger.db);
+  await settle(await newUndo(ledger), { decided: 'compensated' });
+  await settle(await newUndo(ledger), { decided: 'left', reference: null });
+  await settle(await newUnknown(ledger));
+  await intended(await ledger.newCall('opaque', { policy: UNDOABLE }));
   await submit(open.run, 'pause');
   await submit(open.run, 'pause');
   await submit(open.run, 'resume');
@@ -289,6 +298,35 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['standing_grants', `revoked_at is not null`, `revoked_by = null`, 'grant_revoked_iff_by'],
   ['standing_grants', `revoked_at is null`, `note = ''`, 'standing_grants_note_check'],
   ['standing_grant_uses', `use = 1`, `use = 0`, 'standing_grant_uses_use_check'],
+  // What undoes an effect has a place of its own, and only it has; a person's part has its marks, both ways.
+  ['effects', `compensates is not null`, `slot = 1`, 'compensation_has_its_slot'],
+  ['effects', `:run and slot = 1`, `slot = 1001`, 'compensation_has_its_slot'],
+  ['effects', `compensates is not null`, `compensates = null`, 'compensation_has_its_slot'],
+  ['undos', `state = 'waiting'`, `decided_at = now()`, 'decided_by_somebody'],
+  ['undos', `state = 'waiting'`, `actor_id = 'user:olga'`, 'decided_by_somebody'],
+  ['undos', `state = 'waiting'`, `authority = 'operator'`, 'decided_by_somebody'],
+  ['undos', `state = 'waiting'`, `note = 'Done.'`, 'decided_by_somebody'],
+  ['undos', `state = 'waiting'`, `state = 'left'`, 'decided_by_somebody'],
+  ['undos', `state = 'left'`, `state = 'waiting'`, 'decided_by_somebody'],
+  ['undos', `state = 'left'`, `decided_at = null`, 'decided_by_somebody'],
+  ['undos', `state = 'left'`, `actor_id = null`, 'decided_by_somebody'],
+  ['undos', `state = 'left'`, `authority = null`, 'decided_by_somebody'],
+  ['undos', `state = 'left'`, `note = null`, 'decided_by_somebody'],
+  ['undos', `state = 'left'`, `reference = 'r'`, 'compensated_iff_reference'],
+  ['undos', `state = 'left'`, `state = 'compensated'`, 'compensated_iff_reference'],
+  ['undos', `state = 'compensated'`, `reference = null`, 'compensated_iff_reference'],
+  ['undos', `state = 'left'`, `note = ''`, 'undos_note_check'],
+  ['undos', `state = 'left'`, `state = 'undone'`, 'undos_state_check'],
+  ['undos', `state = 'left'`, `why = 'later'`, 'undos_why_check'],
+  ['undos', `state = 'left'`, `owner = ''`, 'actor_check'],
+  ['settlement_words', `about = 'outcome'`, `decided = 'left'`, 'word_answers_its_question'],
+  ['settlement_words', `about = 'undo'`, `decided = 'committed'`, 'word_answers_its_question'],
+  ['settlement_words', `decided = 'committed'`, `about = 'undo'`, 'word_answers_its_question'],
+  ['settlement_words', `decided = 'left'`, `about = 'outcome'`, 'word_answers_its_question'],
+  ['settlement_words', `about = 'undo'`, `about = 'both'`, 'settlement_words_about_check'],
+  ['settlement_words', `about = 'outcome'`, `decided = 'maybe'`, 'settlement_words_decided_check'],
+  ['settlement_words', `about = 'outcome'`, `note = ''`, 'settlement_words_note_check'],
+  ['settlement_words', `about = 'outcome'`, `idempotency_key = ''`, 'request_key_check'],
 ];
 
 describe('an impossible row', () => {
@@ -342,6 +380,18 @@ describe('an impossible row', () => {
       'a second settlement',
       `insert into holdfast.reconciliations select * from holdfast.reconciliations limit 1`,
       'reconciliations_pkey',
+    ],
+    [
+      'a second compensation beside one that is not over',
+      `insert into holdfast.effects select (jsonb_populate_record(e, jsonb_build_object('effect_id',
+        'eff_${'0'.repeat(32)}', 'redo', 1, 'supersedes', e.effect_id, 'idempotency_key', e.idempotency_key || ':r1'))).*
+        from holdfast.effects e where compensates is not null limit 1`,
+      'effects_compensation',
+    ],
+    [
+      'a second telling of one deadline',
+      `insert into holdfast.escalations select * from holdfast.escalations limit 1`,
+      'escalations_pkey',
     ],
     [
       'an attempt without its effect',

@@ -1,6 +1,8 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
 import { giveStandingGrant } from '../shared/ledger/standing-grants.js';
+import { escalateOverdue } from '../shared/ledger/sweep.js';
+import { makeOverdue, newUndo, settle } from './support/desk.js';
 import { callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -39,6 +41,10 @@ beforeAll(async () => {
   await granted.claimed();
   const row = { kind: 'retry', turn: 1, step: 1, reason: 'throttled', attempt: 1, attemptsMax: 5 } as const;
   await run.commit({ ...row, slot: 0, action: 'give_up' });
+  const undo = await newUndo(ledger);
+  await makeOverdue(undo);
+  await escalateOverdue(ledger.db);
+  await settle(undo, { decided: 'left', reference: null });
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -105,37 +111,46 @@ describe('the application', () => {
         .map(({ name }) => name)
         .toSorted(),
     ).toStrictEqual([
-      ...[
-        'admit_run',
-        'announce',
-        'answer_input',
-        'append_chunks',
-        'approve_edited',
-        'ask_question',
-        'begin_edit',
-        'begin_query',
-        'claim_effect',
-      ],
-      ...['claim_model_call', 'claim_resume', 'close_effect', 'close_orphan', 'commit_model_response'],
-      ...['commit_trail', 'confirm_starts', 'counted_approvals', 'decide_approval', 'examine_effect'],
-      ...[
-        'fail_model_attempt',
-        'give_standing_grant',
-        'grant_role',
-        'look',
-        'mark_swept',
-        'open_approval',
-        'record_query',
-      ],
-      ...[
-        'register_agent',
-        'resume_point',
-        'revoke_role',
-        'revoke_standing_grant',
-        'runs_to_nudge',
-        'runs_with_late_evidence',
-      ],
-      ...['settle_by_person', 'settle_effect', 'submit_command', 'sweep_candidates', 'take_over'],
+      'admit_run',
+      'announce',
+      'answer_input',
+      'append_chunks',
+      'approve_edited',
+      'ask_question',
+      'begin_edit',
+      'begin_query',
+      'claim_effect',
+      'claim_model_call',
+      'claim_resume',
+      'close_effect',
+      'close_orphan',
+      'commit_model_response',
+      'commit_trail',
+      'confirm_starts',
+      'counted_approvals',
+      'decide_approval',
+      'escalate_overdue',
+      'examine_effect',
+      'fail_model_attempt',
+      'give_standing_grant',
+      'grant_role',
+      'intend_undo',
+      'look',
+      'mark_swept',
+      'next_undo',
+      'open_approval',
+      'record_query',
+      'register_agent',
+      'resume_point',
+      'revoke_role',
+      'revoke_standing_grant',
+      'runs_to_nudge',
+      'runs_with_late_evidence',
+      'settle_by_person',
+      'settle_effect',
+      'submit_command',
+      'sweep_candidates',
+      'take_over',
       'unstarted_runs',
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.
@@ -183,6 +198,8 @@ describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'standing_grant_uses'],
+    // Of undos, those that a person has decided.
+    ...['settlement_words', 'escalations', 'undos'],
   ];
 
   test.each(GROWING)('changes, deletes and empties nothing of %s', async (table) => {

@@ -27,7 +27,7 @@ describe('an orphan with nothing in doubt', () => {
     waiting_for_input:    ['running', 'failed'],
     awaiting_approval:    ['running', 'failed'],
     retry_wait:           ['failed'],
-    compensating:         ['failed'],
+    compensating:         ['compensated'],
     cancelling:           ['cancelled'],
     needs_reconciliation: ['reconciling', 'failed'],
     reconciling:          ['failed'],

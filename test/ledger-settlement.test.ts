@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
-import { newUnknown, settle, submit } from './support/desk.js';
+import { newUndo, newUnknown, settle, submit } from './support/desk.js';
+import { next } from './support/ledger-undo.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: a person settles what no machine can, once, with name, evidence and note, and only that. Method: the same word
@@ -147,4 +148,145 @@ test('what comes in time after all is evidence beside the settlement, never agai
   await call.settle(late, 'succeeded');
   expect(await call.state()).toBe('not_committed');
   expect(await ledger.lateReceipts(call.run.runId)).toHaveLength(1);
+});
+
+describe('a word that somebody undid it', () => {
+  test('of an unknown outcome is that it happened, and that it does not stand', async () => {
+    const call = await newUnknown(ledger);
+    expect(await settle(call, { decided: 'compensated', reference: 'reversal 9' })).toStrictEqual({
+      ...{ kind: 'settled', state: 'committed' },
+    });
+    expect(await settlementsOf(call.run.runId)).toMatchObject([{ decided: 'compensated', source: 'person' }]);
+    expect(await ledger.receipts(call.run.runId)).toMatchObject([{ status: 'committed', source: 'person' }]);
+    const results = (await ledger.messages(call.run.runId)).filter(({ role }) => role === 'tool');
+    expect(results).toMatchObject([{ content: { text: expect.stringMatching(/undone.*reversal 9/) } }]);
+    const undos = await ledger.rows(
+      'select state, why, reference, actor_id from holdfast.undos where run_id = $1',
+      call.run.runId,
+    );
+    expect(undos).toStrictEqual([
+      { state: 'compensated', why: 'by_hand', reference: 'reversal 9', actor_id: 'user:olga' },
+    ]);
+    expect(await settle(call, { decided: 'compensated' })).toMatchObject({ kind: 'already_settled' });
+  });
+
+  test.each([
+    ['an unknown outcome', () => newUnknown(ledger), 'left', 'committed'],
+    ['a known one', () => newUndo(ledger), 'committed', 'left'],
+  ] as const)('answers another question than the other words about %s do', async (_, item, wrong, right) => {
+    const call = await item();
+    const before = await ledger.footprint(call.run.runId);
+    expect(await settle(call, { decided: wrong })).toMatchObject({ kind: 'word_not_asked' });
+    expect(await ledger.footprint(call.run.runId)).toStrictEqual(before);
+    const reference = right === 'left' ? null : 'pay_77';
+    expect(await settle(call, { decided: right, reference })).toMatchObject({ kind: 'settled' });
+  });
+});
+
+describe('where the contract wants two people', () => {
+  const contract = { reconciliation: { two_people: ['opaque'] } };
+  const ben = { actorId: 'user:ben' };
+  const items = [
+    [
+      'an outcome',
+      () => newUnknown(ledger, 'opaque', { contract }),
+      { decided: 'committed' },
+      { decided: 'not_committed', reference: null },
+    ],
+    [
+      'an undo',
+      () => newUndo(ledger, 'opaque', { contract }),
+      { decided: 'compensated' },
+      { decided: 'left', reference: null },
+    ],
+  ] as const;
+  const wordsOf = (runId: string) =>
+    ledger.rows<{ actor_id: string; decided: string }>(
+      'select actor_id, decided from holdfast.settlement_words where run_id = $1 order by word',
+      runId,
+    );
+
+  test.each(items)(
+    'about %s: the first word settles nothing, and the same of another does',
+    async (_, item, word) => {
+      const call = await item();
+      const { state } = await call.effect();
+      expect(await settle(call, word)).toStrictEqual({ kind: 'first_word', state });
+      expect(await settle(call, { ...word, ...ben, note: 'So it is.' })).toMatchObject({ kind: 'settled' });
+      expect((await wordsOf(call.run.runId)).map(({ actor_id }) => actor_id)).toStrictEqual([
+        'user:olga',
+        'user:ben',
+      ]);
+      expect((await ledger.events(call.run.runId)).map(({ type }) => type)).toContain(
+        'reconciliation.first_word',
+      );
+    },
+  );
+
+  test.each(items)('about %s: nobody is both, however they spell their name', async (_, item, word) => {
+    const call = await item();
+    await settle(call, word);
+    const state = await call.state();
+    for (const actorId of ['user:olga', ' USER:Olga ']) {
+      expect(await settle(call, { ...word, actorId })).toMatchObject({ kind: 'second_person_needed', state });
+    }
+    expect(await wordsOf(call.run.runId)).toHaveLength(1);
+  });
+
+  test.each(items)(
+    'about %s: another word settles nothing, and the first stands',
+    async (_, item, word, other) => {
+      const call = await item();
+      await settle(call, word);
+      const state = await call.state();
+      expect(await settle(call, { ...other, ...ben })).toMatchObject({ kind: 'words_differ', state });
+      if (word.decided === 'committed') {
+        expect(await settle(call, { ...word, ...ben, reference: 'pay_78' })).toMatchObject({
+          kind: 'words_differ',
+        });
+      }
+      expect(await wordsOf(call.run.runId)).toHaveLength(1);
+      expect((await ledger.events(call.run.runId)).map(({ type }) => type)).toContain(
+        'reconciliation.word_refused',
+      );
+      // Whoever was wrong says so, and then the two agree.
+      expect(await settle(call, other)).toMatchObject({ kind: 'first_word', state });
+      expect(await settle(call, { ...other, ...ben })).toMatchObject({ kind: 'settled' });
+    },
+  );
+
+  test('two at once who say the same settle it between them, and a key says one thing for ever', async () => {
+    for (let round = 0; round < 10; round += 1) {
+      const call = await newUnknown(ledger, 'opaque', { contract });
+      const both = await Promise.all([settle(call), settle(call, ben)]);
+      expect(both.map(({ kind }) => kind).toSorted()).toStrictEqual(['first_word', 'settled']);
+      expect(await settlementsOf(call.run.runId)).toHaveLength(1);
+    }
+    const call = await newUnknown(ledger, 'opaque', { contract });
+    const key = { idempotencyKey: randomUUID() };
+    expect(await settle(call, key)).toMatchObject({ kind: 'first_word' });
+    expect(await settle(call, key)).toMatchObject({ kind: 'replayed' });
+    expect(await settle(call, { ...key, note: 'Other words.' })).toMatchObject({ kind: 'reused' });
+    expect(await settle(call, { ...key, ...ben })).toMatchObject({ kind: 'reused' });
+    expect(await wordsOf(call.run.runId)).toHaveLength(1);
+  });
+
+  test('a class that it does not name is settled by one', async () => {
+    const call = await newUnknown(ledger, 'queryable', { contract, policy: { query: { queriesMax: 1 } } });
+    expect(await settle(call)).toMatchObject({ kind: 'settled' });
+  });
+
+  test('what was said of the outcome is no word about its undoing', async () => {
+    const call = await newUnknown(ledger, 'opaque', { contract });
+    await settle(call, { decided: 'compensated' });
+    await settle(call, { decided: 'committed' });
+    await settle(call, { decided: 'committed', ...ben });
+    await call.run.commit(
+      { kind: 'move', to: 'reconciling', reason: 'person_settled' },
+      { kind: 'move', to: 'compensating', reason: 'cancel_requested' },
+    );
+    await next(call.run);
+    await call.run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'undo_needs_person' });
+    expect(await settle(call, { decided: 'compensated', ...ben })).toMatchObject({ kind: 'first_word' });
+  });
 });

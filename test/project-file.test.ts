@@ -102,6 +102,23 @@ const edit = (from: string, to: string) => ({ 'holdfast.yaml': PROJECT.replace(f
 const editPay = (from: string, to: string) => ({
   'tools/payments.yaml': (FILES['tools/payments.yaml'] ?? '').replace(from, to),
 });
+/** `pay` with this compensation, beside the tool `undo` that needs these arguments. */
+const undoneBy = (compensation: string, needs: string) => {
+  const pay = FILES['tools/payments.yaml'] ?? '';
+  const undo = pay
+    .slice(pay.indexOf('  pay:'))
+    .replace('  pay:', '  undo:')
+    .replace('    compensation: note_order\n', '')
+    .replace(
+      /input: .*/,
+      `input: { type: object, additionalProperties: false, required: ${needs}, properties: { of: {}, amount: {} } }`,
+    );
+  const properties = 'properties: { amount: { type: integer }, maybe: { type: string } }';
+  const changed = pay
+    .replace('properties: { amount: { type: integer } }', properties)
+    .replace('compensation: note_order', `compensation: ${compensation}`);
+  return { 'tools/payments.yaml': changed + undo };
+};
 
 describe('a project', () => {
   test('becomes agents and a catalogue; effects ask a person unless the file says otherwise', async () => {
@@ -251,7 +268,37 @@ describe('a problem is told with its place', () => {
     [
       'a compensation that is no tool',
       editPay('note_order', 'undo'),
-      /^tools\/payments\.yaml:3:3 {2}pay: its compensation undo is no tool/,
+      /^tools\/payments\.yaml:9:19 {2}pay: its compensation undo is no tool/,
+    ],
+    [
+      'a compensation that needs what the call may lack',
+      undoneBy('undo', '[amount, of]'),
+      /^tools\/payments\.yaml:9:19 {2}pay: its compensation undo needs "of", which pay need not be given/,
+    ],
+    [
+      'a rule with a placeholder that is no argument',
+      undoneBy('{ tool: undo, arguments: { of: "{nothing}" } }', '[of]'),
+      /^tools\/payments\.yaml:9:\d+ {2}pay: \{nothing\} is no argument of pay/,
+    ],
+    [
+      'a rule for an argument that the compensation does not take',
+      undoneBy('{ tool: undo, arguments: { of: "{$reference}", why: x } }', '[of]'),
+      /^tools\/payments\.yaml:9:\d+ {2}pay: undo takes no argument "why"/,
+    ],
+    [
+      'a rule that leaves out what the compensation needs',
+      undoneBy('{ tool: undo, arguments: { amount: "{amount}" } }', '[of]'),
+      /^tools\/payments\.yaml:9:\d+ {2}pay: undo needs "of" — say where it comes from/,
+    ],
+    [
+      'a rule that makes what is needed from what may be left out',
+      undoneBy('{ tool: undo, arguments: { of: "{maybe}" } }', '[of]'),
+      /^tools\/payments\.yaml:9:\d+ {2}pay: undo needs "of", and pay may be called without "maybe"/,
+    ],
+    [
+      'a compensation of no known form',
+      undoneBy('{ tool: undo }', '[of]'),
+      /^tools\/payments\.yaml:9:\d+ {2}"arguments" is missing/,
     ],
     [
       'a variable that is not set',

@@ -299,9 +299,10 @@ describe('a catalogue', () => {
     expect(() => new ToolCatalogue([undone('gone')])).toThrow(/is no tool of the project/);
     expect(() => new ToolCatalogue([undone('b')])).toThrow(/names itself/);
     expect(() => new ToolCatalogue([undone('a'), two])).toThrow(/is a read/);
-    expect(manifestOf(new ToolCatalogue([undone('a'), one]).list()[1] ?? one, 'required')).toMatchObject({
+    const both = new ToolCatalogue([undone('a'), one]);
+    expect(manifestOf(both.get('b') ?? one, 'required', both)).toMatchObject({
       name: 'b',
-      compensation: 'a',
+      compensation: { tool: 'a', toolVersion: one.version, arguments: null },
       namespace: 'b',
       keyed: null,
       approval: 'required',

@@ -6,6 +6,7 @@ import { runsToNudge } from '../shared/ledger/commands.js';
 import { isLedgerUnavailable, sqlStateOf } from '../shared/ledger/refusals.js';
 import {
   closeOrphan,
+  escalateOverdue,
   markSwept,
   runsWithLateEvidence,
   sweepCandidates,
@@ -96,6 +97,15 @@ export function createSweeper({ db, client, quietSeconds, log }: SweeperDeps) {
     /** Tells runs that wait on an unknown effect that evidence has come. */
     async nudgeLateEvidence(): Promise<void> {
       for (const runId of await runsWithLateEvidence(db, ROUND_MAX)) await nudge(client, runId, log);
+    },
+
+    /** Tells whoever watches that an item of the desk is overdue. */
+    async escalateOverdue(): Promise<void> {
+      for (let told = 0; told < ROUND_MAX; told += 1) {
+        const item = await escalateOverdue(db);
+        if (item === undefined) return;
+        log.warn(item, 'an item of the reconciliation desk is overdue');
+      }
     },
 
     /** Tells runs again of what was decided for them and that they have not taken up: a message may be lost. */

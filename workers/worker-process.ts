@@ -129,6 +129,7 @@ function startBackground(
     await sweeper.round();
     await sweeper.nudgeLateEvidence();
     await sweeper.nudgeUndecided();
+    await sweeper.escalateOverdue();
   });
   const underWay = new Set<Promise<void>>();
   const listener = listen({

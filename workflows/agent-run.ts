@@ -9,6 +9,7 @@ import {
 import { isTerminal, type RunState } from '../shared/domain/run-machine.js';
 import { ledger } from './activities.js';
 import { callModel } from './call-model.js';
+import { compensate } from './compensate.js';
 import { CancelAsked, OutOfStep, RunFails } from './endings.js';
 import { reconcile } from './reconcile.js';
 import { Nudges, Run } from './run.js';
@@ -24,6 +25,7 @@ const FROM_ADMISSION: ResumePoint = {
   trailPosition: 0,
   unknown: [],
   retryMsLeft: 0,
+  undoes: false,
 };
 
 /**
@@ -104,6 +106,7 @@ async function drive(run: Run, from: ResumePoint): Promise<RunState> {
     return run.state;
   }
   try {
+    if (from.undoes) return await compensate(run);
     // A pause or cancel in force is heard before anything moves.
     if (from.control !== 'active') await run.obey();
     await standUp(run, from);
@@ -124,10 +127,23 @@ async function drive(run: Run, from: ResumePoint): Promise<RunState> {
   } catch (error) {
     if (error instanceof CancelAsked) return await windDown(run);
     if (!(error instanceof RunFails)) throw error;
-    run.move('fail', error.reason);
+    return await fail(run, error.reason);
+  }
+}
+
+/** To `failed`; where the contract says so, what happened is undone first, and the ledger sees to it. */
+async function fail(run: Run, reason: RunFails['reason']): Promise<RunState> {
+  const { state } = run;
+  run.move('fail', reason);
+  try {
     await run.flush();
     return run.state;
+  } catch (error) {
+    if (!(error instanceof OutOfStep) || error.refusal !== 'must_compensate') throw error;
   }
+  run.takeBack(state);
+  run.move('compensate', reason);
+  return await compensate(run);
 }
 
 /**

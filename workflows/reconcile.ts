@@ -16,7 +16,10 @@ export async function reconcile(run: Run, slot: number, effect: EffectStanding):
     if (standing.state !== 'unknown') break;
     run.move('inconclusive', 'inconclusive');
   }
-  run.move('settled', standing.state === 'committed' ? 'settled_committed' : 'settled_not_committed');
+  run.move(
+    run.undoes ? 'compensate' : 'settled',
+    standing.state === 'committed' ? 'settled_committed' : 'settled_not_committed',
+  );
   return standing;
 }
 

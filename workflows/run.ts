@@ -59,7 +59,7 @@ export class Nudges {
  */
 export class Run {
   readonly id: string;
-  readonly turn: number;
+  turn: number;
   step: number;
   state: RunState;
   readonly trail: TrailBuffer;
@@ -78,6 +78,7 @@ export class Run {
   #aborted = false;
   /** From here on a cancel is being carried out, and no longer news. */
   #windsDown = false;
+  #undoes = false;
   readonly #firstStep: number;
   /** Whether this execution got further than where the next one would begin again. */
   #hasAdvanced = false;
@@ -104,6 +105,12 @@ export class Run {
     if (outcome.kind === 'same') return;
     this.state = outcome.to;
     this.trail.push({ kind: 'move', to: outcome.to, reason });
+  }
+
+  /** Takes back the last move, to `state`: the ledger refused it, so that it was never made. */
+  takeBack(state: RunState): void {
+    this.trail.takeBack();
+    this.state = state;
   }
 
   note(entry: TrailEntry): void {
@@ -233,7 +240,8 @@ export class Run {
         seen = this.#nudges.count;
         if (this.#retired || this.#callsInFlight === 0) continue;
         const view = await ledger.look({ runId: this.id, position: null });
-        if (view.kind !== 'look' || view.control !== 'cancel_requested') continue;
+        // What a run undoes is not aborted by the very cancel that asked for it.
+        if (view.kind !== 'look' || view.control !== 'cancel_requested' || this.#undoes) continue;
         this.#aborted = true;
         this.#calls.cancel();
         this.#calls = new CancellationScope();
@@ -260,6 +268,22 @@ export class Run {
   /** Marks that a cancel is being carried out: it no longer interrupts what the run still has to do. */
   beginWindDown(): void {
     this.#windsDown = true;
+  }
+
+  /** Marks that what the run did is being undone: what it still does are compensations. */
+  beginUndo(): void {
+    this.#windsDown = true;
+    this.#undoes = true;
+  }
+
+  /** Whether what the run did is being undone. Its steps wait and are found out about in `compensating`. */
+  get undoes(): boolean {
+    return this.#undoes;
+  }
+
+  /** One effect more is undone: the next execution begins with the one after it. */
+  stepUndone(): void {
+    this.#hasAdvanced = true;
   }
 
   /** Whether the run should go on in a fresh history. Asked at every step, so it is no promise. */

@@ -4,6 +4,7 @@ import type {
   EffectStanding,
   ExamineAnswer,
   PlannedSlot,
+  Refused,
 } from '../shared/domain/protocol.js';
 import { decideRetry, type RetryKind } from '../shared/domain/retry-policy.js';
 import { CancellationScope, sleep } from '@temporalio/workflow';
@@ -14,8 +15,7 @@ import { reconcile } from './reconcile.js';
 import type { Run } from './run.js';
 
 /** Where a call stands after its activity ended: the ledger's word, or its word that nothing was written. */
-type CallAnswer =
-  Exclude<ActAnswer, { kind: 'out_of_step' | 'lost_ownership' | 'run_ended' }> | { kind: 'absent' };
+type CallAnswer = Exclude<ActAnswer, Refused> | { readonly kind: 'absent' };
 
 const INFRASTRUCTURE_WAIT_MAX_MS = 10_000;
 
@@ -95,7 +95,7 @@ async function firstAttempts(run: Run, group: readonly StepCall[]): Promise<Map<
 }
 
 /** Until the call has its one result. @throws RunFails when its contract ends the run over it */
-async function settleCall(
+export async function settleCall(
   run: Run,
   call: PlannedSlot,
   first: CallAnswer | undefined,
@@ -205,14 +205,15 @@ async function retryOrGiveUp(run: Run, slot: number, effect: EffectStanding): Pr
     if (effect.state === 'intended' || effect.effectClass === 'read') return await giveUp(run, slot, effect);
     return { kind: 'look_again', answer: await reconcile(run, slot, effect) };
   }
-  run.move('wait_retry', REASON_OF[kind]);
+  // A run that undoes waits where it stands: `retry_wait` leads back to work.
+  if (!run.undoes) run.move('wait_retry', REASON_OF[kind]);
   run.note({
     ...retryRow(run, slot, effect),
     action: kind === 'in_progress' ? 'ask_again' : 'retry',
     waitMs: decision.waitMs,
   });
   await run.waitFor(decision.waitMs);
-  run.move('retry_due', 'retry_due');
+  if (!run.undoes) run.move('retry_due', 'retry_due');
   return { kind: 'again', redo: effect.redo };
 }
 

@@ -26,6 +26,11 @@ export class TrailBuffer {
     return this.#committed;
   }
 
+  /** Takes back the newest entry, which no commit has made durable. */
+  takeBack(): void {
+    this.#pending.pop();
+  }
+
   get isEmpty(): boolean {
     return this.#pending.length === 0;
   }
@@ -60,6 +65,13 @@ export class TrailBuffer {
   }
 }
 
+const REFUSED: ReadonlySet<string> = new Set<Refused['kind']>([
+  'out_of_step',
+  'lost_ownership',
+  'run_ended',
+  'must_compensate',
+]);
+
 function isRefused(answer: { readonly kind: string }): answer is Refused {
-  return answer.kind === 'out_of_step' || answer.kind === 'lost_ownership' || answer.kind === 'run_ended';
+  return REFUSED.has(answer.kind);
 }

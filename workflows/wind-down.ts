@@ -1,7 +1,7 @@
 import type { RunState } from '../shared/domain/run-machine.js';
-import { querySeries } from './reconcile.js';
+import { compensate } from './compensate.js';
+import { findOut } from './find-out.js';
 import type { Run } from './run.js';
-import { examine } from './settle-call.js';
 
 /**
  * Carries out a cancel (SPEC 4): nothing new begins, calls in flight were aborted, and the run ends `cancelled` only
@@ -9,7 +9,8 @@ import { examine } from './settle-call.js';
  */
 export async function windDown(run: Run): Promise<RunState> {
   run.beginWindDown();
-  const { unknown } = await run.look();
+  const { unknown, compensate: undo } = await run.look();
+  if (undo && run.state !== 'admitted') return await undoAll(run);
   if (unknown.length > 0 && (run.state === 'awaiting_approval' || run.state === 'waiting_for_input')) {
     // A wait ends `cancelled` at once; with something unknown beside it, it goes the long way.
     run.move(run.state === 'waiting_for_input' ? 'input_received' : 'approval_closed', 'cancel_requested');
@@ -32,22 +33,11 @@ export async function windDown(run: Run): Promise<RunState> {
   return run.state;
 }
 
-/** Through `needs_reconciliation` and `reconciling` until nothing is unknown; the run rests in `reconciling` then. */
-async function findOut(run: Run): Promise<void> {
-  if (run.state === 'reconciling') run.move('inconclusive', 'inconclusive');
-  run.move('outcome_unknown', 'outcome_unknown');
-  for (;;) {
-    run.move('reconcile', 'status_query');
-    const { unknown } = await run.look();
-    for (const { step, slot } of unknown) {
-      run.step = step;
-      // A dispatch that nobody reports on any more is unknown from here on.
-      await examine(run, slot);
-      await querySeries(run, slot);
-    }
-    const left = await run.look();
-    if (left.unknown.length === 0) return;
-    run.move('inconclusive', 'inconclusive');
-    await run.waitForNews(null);
-  }
+/** The cancel asks that what happened be undone. */
+async function undoAll(run: Run): Promise<RunState> {
+  // While something is to be found out the control region keeps the cancel: whoever takes over must know of it.
+  if (run.state === 'needs_reconciliation' || run.state === 'reconciling') await findOut(run);
+  run.note({ kind: 'control', to: 'active', reason: 'cancel_requested' });
+  run.move('compensate', 'cancel_requested');
+  return await compensate(run);
 }

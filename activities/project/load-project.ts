@@ -2,7 +2,9 @@ import type { AgentManifest, ModelProfile, ToolManifest } from '../../shared/dom
 import type { QuestionManifest } from '../../shared/domain/questions.js';
 import { readScript, ScriptError } from '../models/script-format.js';
 import { manifestOf, ToolCatalogue } from '../tools/catalogue.js';
+import { compensatorOf } from '../tools/compensation.js';
 import { digestDeclaration, shortProblems } from '../tools/declaration.js';
+import type { Tool } from '../tools/tool.js';
 import { concerns, type PolicyRule } from '../../shared/domain/policy.js';
 import { loadPolicy } from './load-policy.js';
 import { loadTools } from './load-tools.js';
@@ -174,7 +176,9 @@ function toolsOf(
     if (seen.has(asked.name)) source.problem(at, `${asked.name} is listed twice — remove one of them`);
     else if (loaded !== undefined) {
       const approval = asked.approval ?? loaded.approval ?? approvalByClass(loaded);
-      tools.push(manifestOf(loaded.tool, approval));
+      // What is wrong with a compensation was noted with its tool.
+      if (lacksCompensator(loaded.tool, offered)) continue;
+      tools.push(manifestOf(loaded.tool, approval, { get: (other) => offered.byName.get(other)?.tool }));
     } else if (question !== undefined) {
       if (asked.approval !== undefined) {
         source.problem(at, `${asked.name} is a question, which nobody approves — remove \`approval\``);
@@ -186,6 +190,10 @@ function toolsOf(
     seen.add(asked.name);
   }
   return { tools, questions };
+}
+
+function lacksCompensator({ effect }: Tool, tools: LoadedTools): boolean {
+  return effect.compensation !== undefined && !tools.byName.has(compensatorOf(effect.compensation));
 }
 
 /** Without a rule a person is asked before anything outside can change. */

@@ -1,5 +1,5 @@
 import { pathToFileURL } from 'node:url';
-import { compensationProblem } from '../tools/catalogue.js';
+import { compensationProblems, compensatorOf } from '../tools/compensation.js';
 import { readDeclaration, ToolDeclarationError } from '../tools/declaration.js';
 import { isFunctionTool } from '../tools/define-tool.js';
 import { httpFileSchema } from '../tools/http-format.js';
@@ -21,7 +21,7 @@ export interface LoadedTool {
   readonly tool: Tool;
   /** What its own declaration says of approval; the class decides where that is null. */
   readonly approval: ToolManifest['approval'] | null;
-  readonly problem: (message: string) => ProjectProblem;
+  readonly problem: (message: string, under?: readonly (string | number)[]) => ProjectProblem;
 }
 
 /** The tools of a project by name, and the connections they share. */
@@ -56,9 +56,11 @@ export async function loadTools(source: ProjectSource): Promise<LoadedTools> {
   }
   const tools = new Map([...byName].map(([name, { tool }]) => [name, tool]));
   for (const each of byName.values()) {
-    const isExcused = broken.has(each.tool.effect.compensation ?? '');
-    const problem = isExcused ? null : compensationProblem(each.tool, tools);
-    if (problem !== null) source.problems.push(each.problem(`${each.tool.name}: ${problem}`));
+    const { compensation } = each.tool.effect;
+    if (compensation === undefined || broken.has(compensatorOf(compensation))) continue;
+    for (const { path, message } of compensationProblems(each.tool, tools)) {
+      source.problems.push(each.problem(`${each.tool.name}: ${message}`, path));
+    }
   }
   return { byName, broken, connections };
 }
@@ -115,7 +117,8 @@ async function loadHttpTools(source: ProjectSource, broken: Set<string>): Promis
     }
     for (const [toolName, declaration] of Object.entries(file.value.tools)) {
       const at = ['tools', toolName];
-      const problem = (message: string) => yaml.problemAt(at, message);
+      const problem: LoadedTool['problem'] = (message, under = []) =>
+        yaml.problemAt([...at, ...under], message);
       const make = () => createHttpTool(toolName, declaration, { env: source.env, secrets: source.env });
       const tool = makeTool(make, (each) => source.problems.push(problemIn(yaml, at, each)));
       if (tool === null) broken.add(toolName);
@@ -154,7 +157,8 @@ async function loadMcpTools(
       }
       const make = () => createMcpTool({ server, remoteName, declared: declaredTool, pin, connection });
       const tool = makeTool(make, (each) => source.problems.push(problemIn(source.yaml, at, each)));
-      const problem = (message: string) => source.yaml.problemAt(at, message);
+      const problem: LoadedTool['problem'] = (message, under = []) =>
+        source.yaml.problemAt([...at, ...under], message);
       if (tool === null) broken.add(name);
       else loaded.push({ tool, approval: declaredTool.approval ?? null, problem });
     }

@@ -1,4 +1,5 @@
 import type { ToolManifest } from '../../shared/domain/agents.js';
+import { compensationManifestOf, compensationProblems } from './compensation.js';
 import { digestDeclaration } from './declaration.js';
 import { TOOL_NAME } from './input-schema.js';
 import type { Tool } from './tool.js';
@@ -46,8 +47,12 @@ export class ToolCatalogue {
   }
 }
 
-/** A tool as an agent version pins it. */
-export function manifestOf(tool: Tool, approval: ToolManifest['approval']): ToolManifest {
+/** A tool as an agent version pins it, with its compensation from among `tools`. */
+export function manifestOf(
+  tool: Tool,
+  approval: ToolManifest['approval'],
+  tools: { get(name: string): Tool | undefined },
+): ToolManifest {
   const { name, version, description, inputSchema, effect, parallel, short, timeoutSeconds } = tool;
   return {
     name,
@@ -58,7 +63,7 @@ export function manifestOf(tool: Tool, approval: ToolManifest['approval']): Tool
     namespace: effect.namespace,
     keyed: effect.keyed ?? null,
     query: effect.query ?? null,
-    compensation: effect.compensation ?? null,
+    compensation: compensationManifestOf(tool, tools),
     parallel,
     short,
     timeoutSeconds,
@@ -75,19 +80,7 @@ function catalogueProblems(tools: readonly Tool[]): string[] {
     byName.set(tool.name, tool);
   }
   for (const tool of tools) {
-    const problem = compensationProblem(tool, byName);
-    if (problem !== null) problems.push(`${tool.name}: ${problem}`);
+    problems.push(...compensationProblems(tool, byName).map(({ message }) => `${tool.name}: ${message}`));
   }
   return problems;
-}
-
-/** What is wrong with the tool that a tool names to undo it, or null. */
-export function compensationProblem(tool: Tool, tools: ReadonlyMap<string, Tool>): string | null {
-  const undoes = tool.effect.compensation;
-  if (undoes === undefined) return null;
-  const other = tools.get(undoes);
-  if (other === undefined)
-    return `its compensation ${undoes} is no tool of the project — add it or correct the name`;
-  if (other === tool) return 'it names itself as its compensation — name the tool that undoes it';
-  return other.effect.class === 'read' ? `its compensation ${undoes} is a read and undoes nothing` : null;
 }

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
+import { compensationSchema } from './compensation.js';
 import type { DeclarationProblem } from './declaration.js';
 import type { EffectPolicy } from './tool.js';
 
@@ -36,7 +37,7 @@ export const effectFields = {
     .optional(),
   keyed: keyedSchema.optional(),
   query: querySchema.optional(),
-  compensation: z.string().optional(),
+  compensation: compensationSchema.optional(),
 };
 
 /** An effect's policy as `defineTool` takes it. */

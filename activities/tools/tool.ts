@@ -47,6 +47,9 @@ export interface ToolCall {
   readonly timeoutMs: number;
 }
 
+/** The tool that undoes another: by name, or with the rule that makes its arguments (`compensationSchema`). */
+export type DeclaredCompensation = string | { readonly tool: string; readonly arguments: JsonObject };
+
 /** Declared by the tool, owned by the operator (SPEC 3.3). */
 export interface EffectPolicy {
   readonly class: EffectClass;
@@ -71,8 +74,8 @@ export interface EffectPolicy {
     /** Bound of the series; past it a person settles. */
     readonly queriesMax: number;
   };
-  /** The tool that undoes this one (SPEC 3.7); named only, checked at start. */
-  readonly compensation?: string;
+  /** The tool that undoes this one (SPEC 3.7), and how its arguments are made; checked when the project is loaded. */
+  readonly compensation?: DeclaredCompensation;
 }
 
 /** A tool as the catalogue holds it: what the model sees, what runs and what policy knows are one version. */

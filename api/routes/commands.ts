@@ -24,11 +24,19 @@ const SubmitCommand = z
   .strictObject({
     kind: z.enum(COMMAND_KINDS),
     reason: z.string().min(1).max(1_000).optional().meta({ description: 'For whoever reads the trail.' }),
+    compensate: z
+      .boolean()
+      .optional()
+      .meta({ description: 'Of a cancel alone: undo what the run did, as its tools declare.' }),
     expected_state_version: z
       .int()
       .min(1)
       .optional()
       .meta({ description: 'Refuse the command when the run has moved on from this version.' }),
+  })
+  .refine(({ kind, compensate }) => kind === 'cancel' || compensate === undefined, {
+    path: ['compensate'],
+    error: 'belongs to a cancel',
   })
   .meta({ id: 'SubmitCommand' });
 
@@ -42,7 +50,8 @@ export const submitCommandRoute = defineRoute(
     description:
       'Stores the command, judges it (docs/control-table.md) and puts it in force in one transaction, whether ' +
       'Temporal is up or not: nothing is dispatched against it from then on. The run carries it out at its next safe ' +
-      'point; its fate is in GET /v1/commands/{command_id}. Takes the role operator, or requester for one’s own run.',
+      'point; its fate is in GET /v1/commands/{command_id}. A cancel with `compensate` undoes what happened, backwards, ' +
+      'and ends the run `compensated`, or `failed` where something is left. Takes the role operator, or requester for one’s own run.',
     authenticated: true,
     idempotent: true,
     body: SubmitCommand,
@@ -85,7 +94,10 @@ export const submitCommandRoute = defineRoute(
     const submitted = await submitCommand(pool, {
       ...key,
       kind: body.kind,
-      payload: body.reason === undefined ? {} : { reason: body.reason },
+      payload: {
+        ...(body.reason === undefined ? {} : { reason: body.reason }),
+        ...(body.compensate === true ? { compensate: true } : {}),
+      },
       actorId: identity.actorId,
       authority: authorityOver(identity, foundOf(await readRequester(pool, key), key), body.kind),
       expectedStateVersion: body.expected_state_version ?? null,
@@ -129,7 +141,7 @@ type Refusal = Extract<
 
 const WHAT_TO_DO: Readonly<Record<Refusal, string>> = {
   run_ended: 'Nothing can be done to it any more; read what it did, or start a new run.',
-  cancel_in_force: 'A cancel is being carried out and cannot be taken back; wait for its end.',
+  cancel_in_force: 'A cancel is being carried out and cannot be taken back or changed; wait for its end.',
   resume_in_progress: 'It is being resumed; read it again and decide then.',
   pause_in_progress: 'It is being paused; resume it when it is paused, or cancel it.',
   not_paused: 'There is nothing to resume.',

@@ -8,7 +8,7 @@ import {
   type ReconciliationRecord,
   readReconciliation,
 } from '../../shared/ledger/reads/list-reconciliations.js';
-import { settleByPerson } from '../../shared/ledger/settlement.js';
+import { settleByPerson, type SettlementRefusal } from '../../shared/ledger/settlement.js';
 import { decodeCursor, encodeCursor } from '../cursor.js';
 import { requireRole } from '../identity.js';
 import { defineRoute, reply } from '../route.js';
@@ -26,16 +26,16 @@ const Place = z.tuple([
   idSchema('eff'),
 ]);
 
-/** GET /v1/reconciliations: effects of which nobody knows whether they happened. */
+/** GET /v1/reconciliations: effects that wait for a person. */
 export const listReconciliationsRoute = defineRoute(
   {
     method: 'get',
     path: '/v1/reconciliations',
     operationId: 'listReconciliations',
-    summary: 'List effects whose outcome is unknown, the most urgent first',
+    summary: 'List effects that wait for a person, the most urgent first',
     description:
-      'Open ones: effects that are `unknown` and on which their run rests. What a run can still find out by itself is ' +
-      'not among them. `state=settled` lists those that were settled, the newest first.',
+      'Open ones: effects that are `unknown` and on which their run rests, and those that no tool undid of a run that ' +
+      'compensates. What a run can still find out by itself is not among them. `state=settled` lists those that were settled, the newest first.',
     authenticated: true,
     query: z.strictObject({
       state: z.enum(['open', 'settled']).default('open'),
@@ -82,7 +82,7 @@ export const readReconciliationRoute = defineRoute(
     method: 'get',
     path: '/v1/reconciliations/{effect_id}',
     operationId: 'readReconciliation',
-    summary: 'Read an effect that is or was unknown, with the evidence',
+    summary: 'Read an effect that a person is or was asked about, with the evidence',
     authenticated: true,
     replies: { 200: { description: 'The effect.', body: ReconciliationItemView } },
     errors: ['effect_not_found', 'rate_limited', 'ledger_unavailable'],
@@ -102,19 +102,23 @@ const Note = z
   .regex(/\S/, { error: 'must say why you are sure' })
   .meta({ description: 'Why you are sure.' });
 
+const reference = (description: string) =>
+  z.string().min(1).max(1_000).regex(/\S/, { error: 'must name what was done' }).meta({ description });
+
 const SettleEffect = z
   .discriminatedUnion('decided', [
     z.strictObject({
       decided: z.literal('committed'),
-      reference: z
-        .string()
-        .min(1)
-        .max(1_000)
-        .regex(/\S/, { error: 'must name what was done' })
-        .meta({ description: 'The outside name of what was done.' }),
+      reference: reference('The outside name of what was done.'),
       note: Note,
     }),
     z.strictObject({ decided: z.literal('not_committed'), note: Note }),
+    z.strictObject({
+      decided: z.literal('compensated'),
+      reference: reference('The outside name of what undid it.'),
+      note: Note,
+    }),
+    z.strictObject({ decided: z.literal('left'), note: Note }),
   ])
   .meta({ id: 'SettleEffect' });
 
@@ -124,16 +128,24 @@ export const settleEffectRoute = defineRoute(
     method: 'post',
     path: '/v1/reconciliations/{effect_id}/settle',
     operationId: 'settleEffect',
-    summary: 'Settle an unknown effect as committed or not committed',
+    summary: 'Say what became of an effect',
     description:
-      'The settlement stands for ever, with your name and note. The run goes on, ends or is cancelled, as its contract ' +
-      'says; the model hears a fact. Takes the role operator or admin.',
+      'Where the outcome is asked (`waiting.about`): `committed`, `not_committed`, or `compensated`, which says that it ' +
+      'happened and that somebody undid it. Where no tool undid an effect of a run that compensates: `compensated`, or ' +
+      '`left` as it is. The word stands for ever, with your name and note. The run goes on, ends, compensates or is ' +
+      'cancelled, as its contract says; the model hears a fact. Where the contract wants two people, the first word is ' +
+      'kept and shown (202), and the same word of another settles. Takes the role operator or admin.',
     authenticated: true,
     idempotent: true,
     body: SettleEffect,
     replies: {
       200: {
         description: 'Settled, by this request or by an earlier one with this key; the effect as it is now.',
+        body: ReconciliationItemView,
+        headers: { 'Idempotent-Replayed': '`true`' },
+      },
+      202: {
+        description: 'Your word is kept, and another person must say the same.',
         body: ReconciliationItemView,
         headers: { 'Idempotent-Replayed': '`true`' },
       },
@@ -150,6 +162,9 @@ export const settleEffectRoute = defineRoute(
       'idempotency_key_reused',
       'already_settled',
       'not_unknown',
+      'word_not_asked',
+      'second_person_needed',
+      'words_differ',
       'rate_limited',
       'ledger_unavailable',
     ],
@@ -162,25 +177,41 @@ export const settleEffectRoute = defineRoute(
     const settled = await settleByPerson(pool, {
       ...{ tenantId, effectId: id, actorId, authority, idempotencyKey },
       decided: body.decided,
-      reference: body.decided === 'committed' ? body.reference : null,
+      reference: 'reference' in body ? body.reference : null,
       note: body.note,
     });
     if (settled.kind === 'effect_not_found') throw effectNotFound(id);
     const item = await readReconciliation(pool, tenantId, id);
-    if ((settled.kind === 'settled' || settled.kind === 'replayed') && item !== null) {
-      return reply(200, item, settled.kind === 'replayed' ? { 'idempotent-replayed': 'true' } : {});
+    if (item === null && settled.kind !== 'not_unknown') throw new Error(`bug: ${id} cannot be read`);
+    switch (settled.kind) {
+      case 'settled':
+      case 'first_word':
+      case 'replayed': {
+        if (item === null) throw effectNotFound(id);
+        const headers = settled.kind === 'replayed' ? { 'idempotent-replayed': 'true' } : {};
+        // Where two must say the same, the item waits still.
+        return item.waiting === null ? reply(200, item, headers) : reply(202, item, headers);
+      }
+      default:
+        throw refusalOf(settled.kind, { id, state: settled.state, item, said: body });
     }
-    throw refusalOf(settled.kind, id, settled.state, item);
   },
 );
 
-function refusalOf(
-  kind: 'settled' | 'replayed' | 'reused' | 'already_settled' | 'not_unknown',
-  id: string,
-  state: string,
-  item: ReconciliationRecord | null,
-): HoldfastError {
-  const extensions = { effect_id: id, effect_state: state };
+interface Refused {
+  readonly id: string;
+  readonly state: string;
+  readonly item: ReconciliationRecord | null;
+  readonly said: z.output<typeof SettleEffect>;
+}
+
+function refusalOf(kind: SettlementRefusal, { id, state, item, said }: Refused): HoldfastError {
+  const stands = item?.waiting?.first_word ?? null;
+  const extensions = {
+    effect_id: id,
+    effect_state: state,
+    ...(stands === null ? {} : { first_word: { ...stands }, your_word: { ...said } }),
+  };
   switch (kind) {
     case 'reused':
       return new HoldfastError(
@@ -191,7 +222,8 @@ function refusalOf(
     case 'already_settled':
       return new HoldfastError(
         'already_settled',
-        `Effect ${id} is ${state}, settled by ${item?.settlement?.actor_id ?? 'somebody else'}, and stays so. ` +
+        `Effect ${id} is ${item?.undo?.state ?? state}, settled by ` +
+          `${item?.undo?.actor_id ?? item?.settlement?.actor_id ?? 'somebody else'}, and stays so. ` +
           'Read the settlement; when it is wrong, mend the outside world by a new run.',
         { extensions },
       );
@@ -203,8 +235,27 @@ function refusalOf(
           : `Effect ${id} is ${state}: there is nothing to settle.`,
         { extensions },
       );
-    default:
-      throw new Error(`bug: ${id} was ${kind} and cannot be read`);
+    case 'word_not_asked':
+      return new HoldfastError(
+        'word_not_asked',
+        item?.waiting?.about === 'undo'
+          ? `That effect ${id} happened is known. Say whether it is undone: compensated, or left as it is.`
+          : `Nobody knows yet whether effect ${id} happened. Say that first: committed, not_committed or compensated.`,
+        { extensions },
+      );
+    case 'second_person_needed':
+      return new HoldfastError(
+        'second_person_needed',
+        `You have said so of ${id} already. Its contract wants the same word of another person.`,
+        { extensions },
+      );
+    case 'words_differ':
+      return new HoldfastError(
+        'words_differ',
+        `${stands?.actor_id ?? 'Somebody'} said ${stands?.decided ?? 'something else'} of ${id}, and you say ` +
+          `${said.decided}. Nothing was settled: agree on what happened; whoever was wrong sends their word anew.`,
+        { extensions },
+      );
   }
 }
 

@@ -3,6 +3,7 @@ import { COMMAND_KINDS } from '../../shared/domain/control-table.js';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
 import { INTERRUPT_KINDS, INTERRUPT_STATES } from '../../shared/ledger/reads/list-interrupts.js';
+import { SETTLEMENT_WORDS } from '../../shared/ledger/settlement.js';
 import { AnyJson, NextCursor, Sha256, Time } from './common.js';
 import { Control, State } from './run-views.js';
 import { SettlementView } from './trail-views.js';
@@ -14,6 +15,7 @@ export const CommandView = z
     run_id: z.string(),
     kind: z.enum(COMMAND_KINDS),
     reason: z.string().nullable(),
+    compensate: z.boolean().meta({ description: 'Of a cancel: what the run did is to be undone.' }),
     actor_id: z.string(),
     authority: z.string().meta({ description: 'The role that let the actor do it.' }),
     expected_state_version: z.int().nullable(),
@@ -132,7 +134,18 @@ const bodyStart = {
   body_start: z.string().nullable().meta({ description: 'The first 4,096 bytes, where they are text.' }),
 };
 
-/** An effect whose outcome nobody knew, with the evidence. */
+const SettlementWordView = z
+  .strictObject({
+    decided: z.enum(SETTLEMENT_WORDS),
+    reference: z.string().nullable(),
+    note: z.string(),
+    actor_id: z.string(),
+    authority: z.string(),
+    at: Time,
+  })
+  .meta({ id: 'SettlementWord' });
+
+/** An effect that a person is or was asked about, with the evidence. */
 export const ReconciliationItemView = z
   .strictObject({
     effect_id: z.string(),
@@ -157,15 +170,38 @@ export const ReconciliationItemView = z
     }),
     waiting: z
       .strictObject({
+        about: z.enum(['outcome', 'undo']).meta({
+          description: '`outcome`: did it happen? `undo`: it happened and no tool undid it; is it undone?',
+        }),
         since: Time,
         age_seconds: z.int(),
         owner: z.string(),
         deadline_at: Time,
         overdue: z.boolean(),
+        overdue_since: Time.nullable(),
+        escalated_at: Time.nullable().meta({
+          description: 'When `reconciliation.overdue` was told: once for each deadline.',
+        }),
+        two_people: z.boolean().meta({ description: 'The contract has two people say the same.' }),
+        first_word: SettlementWordView.nullable().meta({
+          description: 'It stands until another person says the same.',
+        }),
       })
       .nullable()
-      .meta({ description: 'Present exactly while the outcome is unknown.' }),
+      .meta({ description: 'Present exactly while the outcome is unknown, or a person is to undo it.' }),
     settlement: SettlementView.nullable(),
+    undo: z
+      .strictObject({
+        state: z.enum(['waiting', 'compensated', 'left']),
+        why: z.string().meta({ description: 'Why no tool undid it.' }),
+        compensation_effect_id: z.string().nullable(),
+        reference: z.string().nullable(),
+        actor_id: z.string().nullable(),
+        note: z.string().nullable(),
+        decided_at: Time.nullable(),
+      })
+      .nullable()
+      .meta({ description: 'Present where a person had to undo the effect, or had.' }),
     attempts: z
       .array(
         z.strictObject({

@@ -111,6 +111,37 @@ const CancelReportView = z
   })
   .meta({ id: 'CancelReport' });
 
+const UndoGroupView = z
+  .strictObject({
+    count: z.int(),
+    effects: z
+      .array(
+        z.strictObject({
+          effect_id: z.string(),
+          tool: z.string(),
+          reference: z.string().nullable(),
+          by: z.enum(['tool', 'person']).nullable(),
+          compensation_effect_id: z.string().nullable(),
+          undo_reference: z.string().nullable(),
+          why: z.string().nullable().meta({ description: 'Why a person was asked.' }),
+          actor_id: z.string().nullable(),
+          note: z.string().nullable(),
+        }),
+      )
+      .readonly()
+      .meta({ description: 'At most 100, the newest first; the count is of all.' }),
+  })
+  .meta({ id: 'UndoGroup' });
+
+const CompensationReportView = z
+  .strictObject({
+    cause: z.string().meta({ description: 'Why what the run did is undone.' }),
+    undone: UndoGroupView,
+    left: UndoGroupView.meta({ description: 'A person left it as it is.' }),
+    open: UndoGroupView.meta({ description: 'Not undone yet; always empty once the run has ended.' }),
+  })
+  .meta({ id: 'CompensationReport' });
+
 /** A run at one instant (SPEC appendix A). */
 export const RunView = z
   .strictObject({
@@ -160,6 +191,9 @@ export const RunView = z
       open: z.array(OpenEffectView).readonly().meta({ description: 'At most 100; the counts are of all.' }),
     }),
     control: RunControlView,
+    compensation: CompensationReportView.nullable().meta({
+      description: 'What is undone and what is left; null for a run that undoes nothing.',
+    }),
     recovery: z.strictObject({
       event_seq: z.int(),
       trail_position: z.int(),

@@ -84,7 +84,7 @@ const ReceiptView = z
 /** How an unknown outcome was settled. */
 export const SettlementView = z
   .strictObject({
-    decided: z.enum(['committed', 'not_committed']),
+    decided: z.enum(['committed', 'not_committed', 'compensated']),
     source: z.enum(['late_receipt', 'probe', 'person', 'class']),
     evidence: AnyJson,
     actor_id: z.string(),
@@ -101,6 +101,7 @@ const EffectView = z
     slot: z.int(),
     redo: z.int(),
     supersedes: z.string().nullable(),
+    compensates: z.string().nullable().meta({ description: 'The effect that this one undoes.' }),
     call_id: z.string(),
     tool: z.string(),
     tool_version: Sha256,

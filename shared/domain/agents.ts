@@ -1,3 +1,4 @@
+import type { CompensationManifest } from './compensation.js';
 import type { EffectClass } from './effect-classes.js';
 import type { JsonObject } from './json.js';
 import type { PolicyRule } from './policy.js';
@@ -25,7 +26,8 @@ export interface ToolManifest {
     readonly intervalSeconds: number;
     readonly queriesMax: number;
   } | null;
-  readonly compensation: string | null;
+  /** How a call of it is undone; null where a person must. */
+  readonly compensation: CompensationManifest | null;
   readonly parallel: boolean;
   /** Its calls take the fast lane. */
   readonly short: boolean;

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { EFFECT_CLASSES } from './effect-classes.js';
 
 const seconds = (max: number) => z.int().min(1).max(max);
 const DAY = 24 * 3600;
@@ -58,6 +59,8 @@ export const RunContract = z.strictObject({
       }),
     )
     .default({}),
+  /** What a run that fails makes of what it did. `compensate`: it is undone first, as its tools declare. */
+  on_failure: z.enum(['compensate', 'leave']).default('leave'),
   reconciliation: z
     .strictObject({
       /** Who settles what no machine can; the job's owner when absent. */
@@ -66,6 +69,12 @@ export const RunContract = z.strictObject({
       /** After an effect is settled as not committed. `redo` makes a new effect under a new key that supersedes it. */
       after_not_committed: z.enum(['redo', 'tell_model', 'fail']).default('redo'),
       redos_max: z.int().min(0).max(10).default(2),
+      /** Classes of effects that a person settles only when another says the same. */
+      two_people: z
+        .array(z.enum(EFFECT_CLASSES))
+        .max(EFFECT_CLASSES.length)
+        .refine((classes) => new Set(classes).size === classes.length, { error: 'names a class twice' })
+        .default([]),
     })
     .prefault({}),
 });

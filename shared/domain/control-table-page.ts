@@ -24,6 +24,7 @@ export function controlTablePage(): string {
     'ends first lets what is still accepted expire with `run_ended`.',
     '',
     ...COMMAND_KINDS.flatMap(section),
+    ...withCompensate(),
   ].join('\n');
 }
 
@@ -34,6 +35,23 @@ const DOES: Readonly<Record<CommandKind, string>> = {
   cancel:
     'Ends the run `cancelled` once the outside truth of every effect is known, and says what had happened and what not.',
 };
+
+function withCompensate(): string[] {
+  const verdicts = RUN_STATES.map((state) => [
+    `\`${state}\``,
+    ...CONTROL_STATES.map((control) => judgeCommand('cancel', state, control, true)),
+  ]);
+  return [
+    '## cancel with `compensate`',
+    '',
+    'Stops the run like a cancel, then undoes what happened, backwards, and ends it `compensated`, or `failed` where a person',
+    'left something as it is. Once a run undoes what it did, every cancel is `same` wherever it stands; so is one with',
+    '`compensate` while another with `compensate` is in force. Where it is accepted it does what a cancel does.',
+    '',
+    ...markdownTable([['run ╲ control', ...CONTROL_STATES.map((state) => `\`${state}\``)], ...verdicts]),
+    '',
+  ];
+}
 
 function section(kind: CommandKind): string[] {
   const verdicts = RUN_STATES.map((state) => [

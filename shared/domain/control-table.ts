@@ -24,14 +24,25 @@ export const VERDICTS = [
 ] as const;
 export type Verdict = (typeof VERDICTS)[number];
 
-/** The verdict on `kind` for a run in `state` with `control`. Pure. */
-export function judgeCommand(kind: CommandKind, state: RunState, control: ControlState): Verdict {
-  if (isTerminal(state)) return kind === 'cancel' && state === 'cancelled' ? 'same' : 'run_ended';
+/**
+ * The verdict on `kind` for a run in `state` with `control`; `compensate` is a cancel's wish that what happened be undone.
+ * The ledger knows a little more of a cancel: one that comes to a run which undoes what it did already is `same` wherever
+ * the run stands, and so is one with `compensate` while another with `compensate` is in force. Pure.
+ */
+export function judgeCommand(
+  kind: CommandKind,
+  state: RunState,
+  control: ControlState,
+  compensate = false,
+): Verdict {
+  if (isTerminal(state)) return kind === 'cancel' && isStopped(state, compensate) ? 'same' : 'run_ended';
   switch (kind) {
     case 'cancel':
-      return control === 'cancel_requested' || state === 'cancelling' || state === 'compensating'
-        ? 'same'
-        : 'accepted';
+      if (state === 'compensating') return 'same';
+      // A cancel that leaves what happened is in force, and is not changed into one that undoes it.
+      if (control === 'cancel_requested' || state === 'cancelling')
+        return compensate ? 'cancel_in_force' : 'same';
+      return 'accepted';
     case 'pause':
       if (control === 'cancel_requested' || state === 'cancelling') return 'cancel_in_force';
       return PAUSE[control];
@@ -39,6 +50,11 @@ export function judgeCommand(kind: CommandKind, state: RunState, control: Contro
       if (control === 'cancel_requested' || state === 'cancelling') return 'cancel_in_force';
       return RESUME[control];
   }
+}
+
+/** Whether a run has ended as a cancel would end it. */
+function isStopped(state: RunState, compensate: boolean): boolean {
+  return state === 'compensated' || (state === 'cancelled' && !compensate);
 }
 
 const PAUSE: Readonly<Record<Exclude<ControlState, 'cancel_requested'>, Verdict>> = {
@@ -92,6 +108,8 @@ export interface ControlCell extends Treatment {
   readonly state: RunState;
   readonly control: ControlState;
   readonly verdict: Verdict;
+  /** Of a cancel with `compensate`; null for other commands. */
+  readonly verdictWithCompensate: Verdict | null;
 }
 
 /** Every command by every pair of states, in table order: docs/control-table.json. */
@@ -103,6 +121,7 @@ export function controlTable(): ControlCell[] {
         state,
         control,
         verdict: judgeCommand(command, state, control),
+        verdictWithCompensate: command === 'cancel' ? judgeCommand(command, state, control, true) : null,
         ...treatmentOf(command, state),
       })),
     ),

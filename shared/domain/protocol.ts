@@ -106,7 +106,9 @@ export type Refused =
   | { readonly kind: 'out_of_step' }
   /** Another execution owns the run for good. */
   | { readonly kind: 'lost_ownership' }
-  | { readonly kind: 'run_ended' };
+  | { readonly kind: 'run_ended' }
+  /** The run's contract has it undo what it did before it fails. */
+  | { readonly kind: 'must_compensate' };
 
 /** A limit or a control request stands in the way; the trail was committed. */
 export type Held =
@@ -201,8 +203,21 @@ export interface ResumePoint {
   readonly unknown: readonly { readonly turn: number; readonly step: number; readonly slot: number }[];
   /** Until a run in `retry_wait` may try again; 0 in every other state. */
   readonly retryMsLeft: number;
+  /** What the run did is being undone, wherever it stands. */
+  readonly undoes: boolean;
 }
 export type TakeOverAnswer = ResumePoint | { readonly kind: 'lost_ownership' };
+
+/** What a run that undoes what it did does next (SPEC 3.7). */
+export type NextUndo =
+  /** This compensation, to its end; it has its intent. */
+  | { readonly kind: 'call'; readonly turn: number; readonly step: number; readonly slot: number }
+  /** Nothing: a person is waited for. */
+  | { readonly kind: 'person' }
+  /** Finding out what became of what the run had in flight. */
+  | { readonly kind: 'doubt' }
+  /** All is undone but what people left as it is. */
+  | { readonly kind: 'done'; readonly left: number };
 
 /** What a waiting workflow must know of its run when it is nudged. */
 export interface LookAnswer {
@@ -244,6 +259,8 @@ export interface LedgerActivities {
   askQuestion(input: EffectInput): Promise<AskAnswer | Refused>;
   /** How the run stands now; reads only. `position` as in `Trail`: entries known to be durable; null beside the run's own loop. */
   look(input: { readonly runId: string; readonly position: number | null }): Promise<LookAnswer | Refused>;
+  /** What is undone next, with its intent written. */
+  nextUndo(input: CommitInput): Promise<NextUndo | Refused>;
   /** Re-claims a run whose resume was asked for, under a new epoch. */
   claimResume(input: CommitInput): Promise<CommitAnswer>;
   /** Takes the run for this execution, if Temporal says it is the open one. */

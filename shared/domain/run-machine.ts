@@ -203,6 +203,7 @@ export const TRANSITION_REASONS = [
   'compensation_needed',
   'compensation_done',
   'compensation_failed',
+  'undo_needs_person',
   'model_failed',
   'model_output_truncated',
   'model_content_refused',

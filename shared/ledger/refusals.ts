@@ -14,6 +14,7 @@ export const REFUSALS = {
   HF009: 'key_taken',
   HF010: 'key_conflict',
   HF011: 'scope_mismatch',
+  HF012: 'must_compensate',
 } as const;
 export type Refusal = (typeof REFUSALS)[keyof typeof REFUSALS];
 

@@ -39,6 +39,26 @@ export async function runsWithLateEvidence(db: Db, limit: number): Promise<strin
   return rows.map((row) => row.run_id);
 }
 
+const ESCALATE = { name: 'ledger/escalate-overdue', text: 'select holdfast.escalate_overdue() as answer' };
+
+export interface Escalated {
+  readonly runId: string;
+  readonly effectId: string;
+  readonly owner: string;
+}
+
+/**
+ * Says of one item of the desk that its deadline has passed, in the feed of its run: once for each deadline, whoever
+ * sweeps. It settles nothing.
+ *
+ * @returns undefined when there is none left to tell about
+ */
+export async function escalateOverdue(db: Db): Promise<Escalated | undefined> {
+  const a = await callFunction(db, ESCALATE, []);
+  if (a['kind'] !== 'escalated') return undefined;
+  return { runId: a['run_id'] as string, effectId: a['effect_id'] as string, owner: a['owner'] as string };
+}
+
 const CLOSE_ORPHAN = {
   name: 'ledger/close-orphan',
   text: 'select holdfast.close_orphan($1, $2, $3) as answer',

@@ -52,6 +52,7 @@ export async function readResumePoint(db: Db, { runId, execution }: Speaker): Pr
     trailPosition: a['trail_position'] as number,
     unknown: a['unknown'] as ResumePoint['unknown'],
     retryMsLeft: a['retry_ms_left'] as number,
+    undoes: a['undoes'] as boolean,
     epoch: a['epoch'] as number,
     owner: a['owner'] as string | null,
     known: a['known'] as boolean,

@@ -5,6 +5,7 @@ import { test } from 'vitest';
 import { command, decide, settle, untilGated } from '../support/desk-world.js';
 import { answer, asks, untilAsked } from '../support/input-world.js';
 import { call, DONE, reply, script, when } from '../support/scripts.js';
+import { UNDO_TOOLS, undoKeyOf } from '../support/undo.js';
 import { keyOf, startWorld, type World, type WorldOptions } from '../support/world.js';
 
 /** One way through the workflow's code. `play` ends when the run rests where the scenario wants it. */
@@ -28,6 +29,15 @@ async function playFault(
   world.target.dial({ mode, key: keyOf(runId), ...(times === undefined ? {} : { times }) });
   await world.starter.round();
   return runId;
+}
+
+/** The effect of the run that waits for a person to undo it. */
+async function waitingUndo(world: World, runId: string): Promise<string | undefined> {
+  const [undo] = await world.rows<{ effect_id: string }>(
+    `select effect_id from holdfast.undos where run_id = $1 and state = 'waiting'`,
+    runId,
+  );
+  return undo?.effect_id;
 }
 
 async function ended(world: World, runId: string): Promise<string> {
@@ -172,6 +182,24 @@ const SCENARIOS: readonly Scenario[] = [
     },
   },
   {
+    name: 'cancelled-and-compensated',
+    options: {
+      httpTools: UNDO_TOOLS,
+      script: script(when('does', reply('pay'), reply('mail'), reply('book'), { delayMs: 600_000, text: 'Late.' })),
+    },
+    play: async (world) => {
+      const runId = await playFault(world, 'does', 'drop_after', 1);
+      world.target.dial({ mode: 'drop_after', key: undoKeyOf(runId, { step: 3 }), times: 1 });
+      world.target.dial({ mode: 'throttle_429', key: undoKeyOf(runId), times: 1, retryAfter: '1' });
+      await world.waitFor(runId, ({ model_calls, step }) => model_calls === 3 && step === 3);
+      await command(world, runId, 'cancel', { compensate: true });
+      await world.waitFor(runId, async () => (await waitingUndo(world, runId)) !== undefined);
+      const effectId = await waitingUndo(world, runId);
+      await settle(world, runId, { effectId: effectId ?? '', decided: 'left', reference: null });
+      return await ended(world, runId);
+    },
+  },
+  {
     name: 'question-expires',
     options: {
       questions: { ask_soon: asks({ expiresSeconds: 1 }) },
@@ -188,6 +216,15 @@ const SCENARIOS: readonly Scenario[] = [
       await answer(world, asked, { action: 'try_again' });
       return await ended(world, runId);
     },
+  },
+  {
+    name: 'fails-and-compensates',
+    options: {
+      httpTools: UNDO_TOOLS,
+      script: script(when('fails', reply('pay'), { error: { reason: 'bad_request' } })),
+    },
+    play: async (world) =>
+      await ended(world, await world.run({ input: 'fails', contract: { on_failure: 'compensate' } })),
   },
   {
     name: 'waits-for-a-person',

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect } from 'vitest';
 import type { CommandKind } from '../../shared/domain/control-table.js';
+import type { JsonValue } from '../../shared/domain/json.js';
 import { decideApproval, type NewDecision } from '../../shared/ledger/approvals.js';
 import { submitCommand } from '../../shared/ledger/commands.js';
 import { type NewSettlement, settleByPerson } from '../../shared/ledger/settlement.js';
@@ -21,9 +22,14 @@ export async function tell(world: World, runId: string): Promise<void> {
 }
 
 /** Asks something of a run and tells its workflow. @returns the command's fate at once, with its code */
-export async function command(world: World, runId: string, kind: CommandKind): Promise<string> {
+export async function command(
+  world: World,
+  runId: string,
+  kind: CommandKind,
+  payload: Readonly<Record<string, JsonValue>> = {},
+): Promise<string> {
   const submitted = await submitCommand(world.db, {
-    ...{ tenantId: 'default', runId, kind, payload: {} },
+    ...{ tenantId: 'default', runId, kind, payload },
     ...{ actorId: 'user:olga', authority: 'operator', expectedStateVersion: null },
     ...{ endpoint: `POST /v1/runs/${runId}/commands`, idempotencyKey: randomUUID() },
   });
@@ -144,7 +150,9 @@ export async function brokenControl(world: World): Promise<string[]> {
 const CONTROL_CHECKS: Readonly<Record<string, string>> = {
   'I14 no dispatch after a cancel': `
     select a.attempt_id from holdfast.attempts a join holdfast.commands c using (run_id)
-     where c.kind = 'cancel' and c.fate in ('accepted', 'applied') and a.started_at > c.created_at`,
+      join holdfast.effects e using (effect_id)
+     where c.kind = 'cancel' and c.fate in ('accepted', 'applied') and a.started_at > c.created_at
+       and e.compensates is null`,
   'no model request after a cancel': `
     select a.attempt_id from holdfast.model_attempts a join holdfast.commands c using (run_id)
      where c.kind = 'cancel' and c.fate in ('accepted', 'applied') and a.started_at > c.created_at`,

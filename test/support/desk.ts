@@ -11,6 +11,7 @@ import {
   openApproval,
 } from '../../shared/ledger/approvals.js';
 import { type NewCommand, submitCommand, type Submitted } from '../../shared/ledger/commands.js';
+import { nextUndo } from '../../shared/ledger/compensation.js';
 import { newId } from '../../shared/ledger/new-id.js';
 import { type NewSettlement, type Settled, settleByPerson } from '../../shared/ledger/settlement.js';
 import type { LedgerCall } from './ledger-call.js';
@@ -171,6 +172,34 @@ export async function newUnknown(
   await call.attempt('unknown');
   await call.run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'outcome_unknown' });
   return call;
+}
+
+/** A run that undoes what it did, and rests on an effect that happened and that no tool undoes. */
+export async function newUndo(
+  world: LedgerWorld,
+  effectClass: EffectClass = 'opaque',
+  options: CallOptions = {},
+): Promise<LedgerCall> {
+  const call = await world.newCall(effectClass, options);
+  await call.attempt('succeeded');
+  await call.run.commit({ kind: 'move', to: 'compensating', reason: 'cancel_requested' });
+  await nextUndo(world.db, call.run, call.run.trail());
+  await call.run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'undo_needs_person' });
+  return call;
+}
+
+/** Lets the deadline of an item of the desk be over since so many milliseconds. */
+export async function makeOverdue(call: LedgerCall, agoMs = 1_000): Promise<void> {
+  const { effect_id } = await call.effect();
+  const past = `clock_timestamp() - $2 * interval '1 millisecond'`;
+  await call.run.world.tamper(async (change) => {
+    await change(
+      `update holdfast.effects set reconciliation_deadline_at = ${past} where effect_id = $1 and state = 'unknown'`,
+      effect_id,
+      agoMs,
+    );
+    await change(`update holdfast.undos set deadline_at = ${past} where effect_id = $1`, effect_id, agoMs);
+  });
 }
 
 /** A person's word on an unknown effect, under a key of its own unless told otherwise. */

@@ -12,9 +12,20 @@ const CHECKS: Readonly<Record<string, string>> = {
   'I01 one first intent a call': `
     select run_id, turn, step, slot from holdfast.effects where supersedes is null
      group by 1, 2, 3, 4 having count(*) > 1`,
+  'I14 what is undone had happened': `
+    select c.effect_id, e.state from holdfast.effects c join holdfast.effects e on e.effect_id = c.compensates
+     where e.state not in ('succeeded', 'committed') or e.run_id <> c.run_id or e.effect_class = 'read'`,
+  'I12 a compensated run left nothing undone': `
+    select r.run_id, e.effect_id from holdfast.runs r join holdfast.effects e using (run_id)
+     where r.state = 'compensated' and e.compensates is null and e.effect_class <> 'read'
+       and e.state in ('succeeded', 'committed')
+       and not exists (select from holdfast.undos u where u.effect_id = e.effect_id and u.state = 'compensated')
+       and not exists (select from holdfast.effects c where c.compensates = e.effect_id
+                          and c.state in ('succeeded', 'committed'))`,
   'I02 a keyed effect is applied once': `select key from world where applied and class = 'keyed' group by 1 having count(*) > 1`,
   'I02 a logical effect is applied once under all its keys':
-    'select class, args from world where applied group by 1, 2 having count(*) > 1',
+    // What undoes something is another logical effect, though it may take the same arguments.
+    `select class, args from world where applied group by 1, 2, key like '%:undo%' having count(*) > 1`,
   'I03 one request a key where the target keeps none': `
     select key from world where not applied and class in ('queryable', 'opaque') group by 1 having count(*) > 1`,
   'I03 one dispatch where the target keeps no key': `
@@ -73,7 +84,8 @@ const CHECKS: Readonly<Record<string, string>> = {
   'I18 a settlement has evidence and actor': `
     select e.effect_id, e.state from holdfast.effects e left join holdfast.reconciliations c using (effect_id)
      where e.state in ('committed', 'not_committed')
-       and (c.effect_id is null or c.decided <> e.state or c.actor_id = ''
+       and (c.effect_id is null or c.actor_id = ''
+         or case c.decided when 'compensated' then 'committed' else c.decided end <> e.state
          or (c.source <> 'class' and c.evidence = '{}'::jsonb))`,
   'the spend of a run is the spend of its attempts': `
     select r.run_id, r.input_tokens, r.output_tokens from holdfast.runs r

@@ -155,15 +155,16 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
     apiUrl: '',
   };
   const tools = options.tools ?? [];
+  const catalogue = new ToolCatalogue([...project.catalogue.list(), ...tools]);
   for (const agent of project.agents) {
     await registerAgent(db, {
       ...agent,
-      tools: [...agent.tools, ...tools.map((tool) => manifestOf(tool, 'not_required'))],
+      tools: [...agent.tools, ...tools.map((tool) => manifestOf(tool, 'not_required', catalogue))],
     });
   }
   const world = new RunningWorld({
     ...{ databaseUrl, db, reading, folder, project, projectPath, target, log, lines, taskQueue, temporal },
-    ...{ settings, catalogue: new ToolCatalogue([...project.catalogue.list(), ...tools]) },
+    ...{ settings, catalogue },
   });
   open.add(world);
   for (let n = 0; n < (options.workers ?? 1); n += 1) await world.startWorker();

@@ -126,6 +126,8 @@ create table holdfast.runs (
   state_version      integer                not null default 0,
   last_digest        holdfast.chain_digest  not null default '',
   reason             text,
+  -- Why what the run did is being undone, from the first move into `compensating` on (SPEC 3.7).
+  compensation_cause text,
   -- Fences (SPEC 3.4): the Temporal execution that owns the run, and how often ownership changed hands.
   epoch              integer                not null default 0,
   owner_execution    text,

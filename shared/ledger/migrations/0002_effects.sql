@@ -75,6 +75,8 @@ create table holdfast.effects (
   -- 0 for the first; a redo of what was settled as not committed counts up, under a key of its own.
   redo                       integer               not null default 0,
   supersedes                 text                  references holdfast.effects,
+  -- The effect that this one undoes (SPEC 3.7). Its place is that of the call it undoes, a thousand slots on.
+  compensates                text                  references holdfast.effects,
   call_id                    text                  not null,
   tool                       text                  not null,
   tool_version               text                  not null,
@@ -115,9 +117,14 @@ create table holdfast.effects (
   constraint dispatched_iff_attempted check ((attempts = 0) = (first_dispatched_at is null)),
   constraint outcome_needs_dispatch check (
     state in ('intended', 'denied', 'withdrawn', 'superseded') or attempts > 0),
-  constraint redo_iff_supersedes check ((redo = 0) = (supersedes is null))
+  constraint redo_iff_supersedes check ((redo = 0) = (supersedes is null)),
+  constraint compensation_has_its_slot check ((slot >= 1000) = (compensates is not null))
 ) with (fillfactor = 60);
 create index effects_open on holdfast.effects (run_id) where state in ('intended', 'dispatching', 'unknown');
+-- One compensation at a time for one effect.
+create unique index effects_compensation on holdfast.effects (compensates)
+  where compensates is not null and state not in ('rejected', 'not_committed', 'denied', 'withdrawn', 'superseded');
+create index effects_by_compensates on holdfast.effects (compensates, redo desc) where compensates is not null;
 create index effects_unknown on holdfast.effects (tenant_id, reconciliation_deadline_at) where state = 'unknown';
 
 -- One try at dispatching an effect, opened by the claim before anything leaves.
@@ -206,7 +213,7 @@ create table holdfast.reconciliations (
   effect_id  text        primary key references holdfast.effects,
   tenant_id  text        not null,
   run_id     text        not null,
-  decided    text        not null check (decided in ('committed', 'not_committed')),
+  decided    text        not null check (decided in ('committed', 'not_committed', 'compensated')),
   -- `class`: a read commits nothing, whatever became of the request.
   source     text        not null check (source in ('late_receipt', 'probe', 'person', 'class')),
   evidence   jsonb       not null,
@@ -244,6 +251,12 @@ end $$;
 create trigger guard_effect before update or delete on holdfast.effects
   for each row when (old.settled_at is not null) execute function holdfast.guard_effect();
 
+-- Whether a person is waited for who undoes something (0014_compensation.sql).
+create function holdfast.waits_for_undo(p_run text) returns boolean language plpgsql stable as $$
+begin
+  return exists (select from holdfast.undos where run_id = p_run and state = 'waiting');
+end $$;
+
 -- Terminal states absorb, and no run ends over an effect nobody has settled: the database refuses it too (SPEC 2).
 create function holdfast.guard_run() returns trigger language plpgsql as $$
 begin
@@ -252,8 +265,9 @@ begin
     raise exception 'run_ended: run % ended as % and stays so', old.run_id, old.state
       using errcode = 'restrict_violation';
   end if;
-  if new.ended_at is not null and old.ended_at is null and exists (
-       select from holdfast.effects where run_id = new.run_id and state in ('intended', 'dispatching', 'unknown')) then
+  if new.ended_at is not null and old.ended_at is null and (exists (
+       select from holdfast.effects where run_id = new.run_id and state in ('intended', 'dispatching', 'unknown'))
+       or holdfast.waits_for_undo(new.run_id)) then
     raise exception 'unresolved_effects: run % cannot end as % while an effect is unresolved', old.run_id, new.state
       using errcode = 'restrict_violation';
   end if;

@@ -3,7 +3,7 @@
 -- A refusal is an exception of class HF: it rolls the call back, so what is refused changes nothing. The names and
 -- codes stand in shared/ledger/refusals.ts; a test compares.
 --   HF001 run_not_found   HF002 run_ended        HF003 unknown_execution  HF004 lost_ownership
---   HF005 out_of_step     HF006 illegal_move     HF007 effect_not_found   HF008 lost_takeover   HF009 key_taken        HF010 key_conflict     HF011 scope_mismatch
+--   HF005 out_of_step     HF006 illegal_move     HF007 effect_not_found   HF008 lost_takeover   HF009 key_taken        HF010 key_conflict     HF011 scope_mismatch     HF012 must_compensate
 
 -- Appends to the run's feed. The caller holds the run's row lock and saves the row: sequences stay gapless.
 create function holdfast.append_event(r holdfast.runs, p_type text, p_data jsonb) returns holdfast.runs
@@ -34,6 +34,16 @@ declare
   v_at timestamptz := clock_timestamp();
   v_digest text;
 begin
+  -- What happened is undone before the run fails, where its contract or a cancel in force says so.
+  if p_region = 'run' and p_to = 'failed' and r.compensation_cause is null
+     and holdfast.is_to_undo(r) and holdfast.has_happened(r.run_id) then
+    raise exception 'must_compensate: % is to undo what it did before it fails', r.run_id using errcode = 'HF012';
+  end if;
+  -- The run region carries a cancel from here on, also one that came while the run was on its way.
+  if p_region = 'run' and p_to = 'compensating' and r.control = 'cancel_requested' then
+    r := holdfast.move_run(r, 'control', 'active', 'cancel_requested', p_actor);
+    v_at := clock_timestamp();
+  end if;
   if not exists (select from holdfast.legal_transitions
                   where region = p_region and from_state = v_from and to_state = p_to) then
     raise exception 'illegal_move: % → % in region % of %', v_from, p_to, p_region, r.run_id using errcode = 'HF006';
@@ -50,6 +60,7 @@ begin
     r.state := p_to;
     r.reason := p_reason;
     if p_to = 'running' and r.started_at is null then r.started_at := v_at; end if;
+    if p_to = 'compensating' then r := holdfast.begin_compensation(r, p_reason); end if;
     if p_to in ('completed', 'compensated', 'failed', 'cancelled') then
       r.ended_at := v_at;
       if p_to <> 'completed' then r := holdfast.close_interrupts(r, 'withdrawn'); end if;
@@ -109,7 +120,7 @@ create function holdfast.save_run(r holdfast.runs) returns void language plpgsql
 begin
   update holdfast.runs set
     state = r.state, control = r.control, state_version = r.state_version, last_digest = r.last_digest,
-    reason = r.reason, epoch = r.epoch, owner_execution = r.owner_execution, trail_position = r.trail_position,
+    reason = r.reason, compensation_cause = r.compensation_cause, epoch = r.epoch, owner_execution = r.owner_execution, trail_position = r.trail_position,
     event_seq = r.event_seq, turn = r.turn, step = r.step, model_calls = r.model_calls,
     model_attempts = r.model_attempts, tool_calls = r.tool_calls, input_tokens = r.input_tokens,
     output_tokens = r.output_tokens, last_stop_reason = r.last_stop_reason, started_at = r.started_at,
@@ -316,7 +327,7 @@ begin
   end if;
   return jsonb_build_object(
     'state', r.state, 'control', r.control, 'turn', r.turn, 'step', r.step, 'trail_position', r.trail_position,
-    'epoch', r.epoch, 'owner', r.owner_execution,
+    'epoch', r.epoch, 'owner', r.owner_execution, 'undoes', r.compensation_cause is not null,
     'unknown', coalesce((
       select jsonb_agg(jsonb_build_object('turn', turn, 'step', step, 'slot', slot) order by turn, step, slot)
         from holdfast.effects where run_id = p_run and state = 'unknown'), '[]'::jsonb),

@@ -268,6 +268,8 @@ end $$;
 create function holdfast.write_result(r holdfast.runs, p_turn integer, p_step integer, p_slot integer, p_content jsonb)
 returns holdfast.runs language plpgsql as $$
 begin
+  -- The model asked for no compensation, and reads none.
+  if p_slot >= 1000 then return r; end if;
   insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
     values (r.run_id, p_turn, p_step, p_slot + 2, r.tenant_id, 'tool', p_content || jsonb_build_object(
       'text', holdfast.edit_note(r.run_id, p_turn, p_step, p_slot) || (p_content ->> 'text')));

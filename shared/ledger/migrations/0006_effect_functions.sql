@@ -12,7 +12,8 @@ $$;
 -- the provider's call id nor Temporal's run id is in it.
 create function holdfast.effect_key(p_run text, p_turn integer, p_step integer, p_slot integer, p_redo integer)
 returns text language sql immutable as $$
-  select p_run || ':t' || p_turn || ':s' || p_step || ':c' || p_slot || case when p_redo > 0 then ':r' || p_redo else '' end
+  select p_run || ':t' || p_turn || ':s' || p_step || ':c' || p_slot % 1000 || case when p_slot >= 1000 then ':undo' else '' end
+    || case when p_redo > 0 then ':r' || p_redo else '' end
 $$;
 
 -- Whether an ended attempt of the effect may have been carried out, for all anybody knows. A read carries nothing out.
@@ -91,7 +92,8 @@ end $$;
 -- redo of it would have a second one.
 create function holdfast.next_for_not_committed(r holdfast.runs, e holdfast.effects) returns text
 language sql stable as $$
-  select case when r.contract #>> '{reconciliation,after_not_committed}' = 'redo'
+  select case when e.compensates is not null then 'tell_model'
+    when r.contract #>> '{reconciliation,after_not_committed}' = 'redo'
     and ((select count(*) from holdfast.effects o where o.run_id = e.run_id and o.turn = e.turn and o.step = e.step
             and o.slot = e.slot and o.state = 'not_committed') > (r.contract #>> '{reconciliation,redos_max}')::int
          or holdfast.has_result(e.run_id, e.turn, e.step, e.slot)) then 'tell_model'
@@ -110,12 +112,12 @@ begin
     'attempt', e.attempts - e.lost_attempts, 'attempts_max', e.attempts_max,
     -- What is not sent before the run's own end is never sent; finding out what became of something may take longer.
     'series_ms_left', floor(extract(epoch from
-      least(e.series_deadline_at, case when e.state = 'intended' then r.deadline_at end) - clock_timestamp()) * 1000)::bigint,
+      least(e.series_deadline_at, case when e.state = 'intended' and e.compensates is null then r.deadline_at end) - clock_timestamp()) * 1000)::bigint,
     'outcome', v_last.outcome, 'retry_after_ms', v_last.retry_after_ms,
     'next', case
       when e.state = 'unknown' then holdfast.next_for_unknown(e)
       when e.state = 'not_committed' then holdfast.next_for_not_committed(r, e) end,
-    'on_exhausted', r.contract #>> '{retry,on_exhausted}',
+    'on_exhausted', case when e.compensates is null then r.contract #>> '{retry,on_exhausted}' else 'tell_model' end,
     'retry_after_max_ms', (r.contract #>> '{retry,retry_after_seconds_max}')::bigint * 1000,
     'lease_ms_left', case when e.state = 'dispatching'
       then greatest(0, floor(extract(epoch from v_last.lease_until - clock_timestamp()) * 1000)::bigint) end));
@@ -173,7 +175,7 @@ declare
   v_uncounted boolean;
   v_approval jsonb;
 begin
-  if r.state not in ('running', 'compensating') then
+  if r.state <> (case when p_slot < 1000 then 'running' else 'compensating' end) then
     raise exception 'out_of_step: % is %, and dispatches nothing', p_run, r.state using errcode = 'HF005';
   end if;
   e := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
@@ -231,7 +233,7 @@ begin
     end case;
   end if;
   -- A resend is no new work: it finds out what became of the old.
-  if not v_resend and clock_timestamp() >= r.deadline_at then
+  if not v_resend and e.compensates is null and clock_timestamp() >= r.deadline_at then
     perform holdfast.save_run(r);
     return jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock');
   end if;

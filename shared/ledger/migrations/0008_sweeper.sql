@@ -9,9 +9,10 @@ language sql stable security definer set search_path = holdfast, pg_temp as $$
    where ended_at is null
      and (start_confirmed_at is not null or state <> 'admitted')
      -- Swept already and waiting for a person: nothing to compare, unless evidence came that settles it.
-     and not (owner_execution = 'sweeper' and exists (
+     and not (owner_execution = 'sweeper' and (exists (
        select from holdfast.effects e where e.run_id = runs.run_id and e.state = 'unknown'
-          and not exists (select from holdfast.settling_receipt(e))))
+          and not exists (select from holdfast.settling_receipt(e)))
+       or holdfast.waits_for_undo(run_id)))
      and updated_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
    order by swept_at limit p_limit
 $$;
@@ -39,6 +40,7 @@ declare
   v_actor constant text := 'holdfast:sweeper';
   e holdfast.effects;
   v_unresolved boolean;
+  v_undoes boolean;
   v_reason text := p_reason;
 begin
   select * into r from holdfast.runs where run_id = p_run for update;
@@ -57,6 +59,13 @@ begin
     r := holdfast.settle_by_late_receipt(r, e);
   end loop;
   v_unresolved := exists (select from holdfast.effects where run_id = p_run and state = 'unknown');
+  v_undoes := holdfast.is_to_undo(r);
+  if v_undoes and not v_unresolved then
+    -- Nobody is left to call a tool: a person undoes what still stands, or leaves it.
+    r.compensation_cause := coalesce(r.compensation_cause, v_reason);
+    r := holdfast.undo_rest_by_person(r);
+    v_unresolved := holdfast.waits_for_undo(p_run);
+  end if;
 
   if v_unresolved then
     if r.state in ('waiting_for_input', 'awaiting_approval', 'retry_wait') then
@@ -71,7 +80,12 @@ begin
     elsif r.state in ('waiting_for_input', 'awaiting_approval') then
       r := holdfast.move_run(r, 'run', 'running', v_reason, v_actor);
     end if;
-    r := holdfast.move_run(r, 'run', case r.state when 'cancelling' then 'cancelled' else 'failed' end, v_reason, v_actor);
+    if v_undoes and r.state in ('running', 'retry_wait') then
+      r := holdfast.move_run(r, 'run', 'compensating', v_reason, v_actor);
+    end if;
+    r := holdfast.move_run(r, 'run', case when r.state = 'cancelling' then 'cancelled'
+           when v_undoes and not exists (select from holdfast.undos where run_id = p_run and state = 'left') then 'compensated'
+           else 'failed' end, v_reason, v_actor);
   end if;
   perform holdfast.save_run(r);
   perform pg_notify('holdfast_events', p_run);

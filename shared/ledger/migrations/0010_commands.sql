@@ -31,11 +31,18 @@ create index commands_by_run on holdfast.commands (run_id, created_at);
 create index commands_open on holdfast.commands (created_at) where fate = 'accepted';
 
 -- What a command makes of a run: the column `fate` of shared/domain/control-table.ts, whose test compares the two.
-create function holdfast.judge_command(r holdfast.runs, p_kind text) returns text language sql immutable as $$
+create function holdfast.judge_command(r holdfast.runs, p_kind text, p_compensate boolean default false) returns text
+language sql immutable as $$
   select case
-    when r.ended_at is not null then case when p_kind = 'cancel' and r.state = 'cancelled' then 'same' else 'run_ended' end
+    when r.ended_at is not null then case
+      when p_kind = 'cancel' and (r.state = 'compensated' or r.state = 'cancelled' and not p_compensate) then 'same'
+      else 'run_ended' end
     when p_kind = 'cancel' then case
-      when r.control = 'cancel_requested' or r.state in ('cancelling', 'compensating') then 'same' else 'accepted' end
+      -- What is being undone is stopped already, wherever it stands.
+      when r.state = 'compensating' or r.compensation_cause is not null then 'same'
+      when r.control = 'cancel_requested' or r.state = 'cancelling' then
+        case when p_compensate then 'cancel_in_force' else 'same' end
+      else 'accepted' end
     when r.control = 'cancel_requested' or r.state = 'cancelling' then 'cancel_in_force'
     when p_kind = 'pause' then case
       when r.control = 'active' then 'accepted'
@@ -69,7 +76,12 @@ begin
                               'command_id', c.command_id);
   end if;
   v_verdict := case when p_expected is not null and p_expected <> r.state_version then 'state_version_conflict'
-                    else holdfast.judge_command(r, p_kind) end;
+                    else holdfast.judge_command(r, p_kind, coalesce((p_payload ->> 'compensate')::boolean, false)) end;
+  if v_verdict = 'cancel_in_force' and p_kind = 'cancel' and exists (
+       select from holdfast.commands where run_id = p_run and kind = 'cancel' and fate = 'accepted'
+          and (payload ->> 'compensate')::boolean) then
+    v_verdict := 'same';
+  end if;
   insert into holdfast.commands (command_id, tenant_id, run_id, kind, payload, actor_id, authority,
       expected_state_version, endpoint, idempotency_key, request_sha256, fate, code, state, control, decided_at)
     values (p_command_id, p_tenant, p_run, p_kind, p_payload, p_actor, p_authority, p_expected, p_endpoint, p_key,

@@ -198,42 +198,6 @@ begin
   return holdfast.record_decision(r, i, p_actor, p_authority, p_decision, p_note, p_endpoint, p_key, p_request_sha256, v_at);
 end $$;
 
--- A person settles what no machine can (SPEC 3.6), with a note, under the run's lock. Two at once: one settles. An effect
--- is settled once, so the settlement itself remembers the key that it came with.
-create function holdfast.settle_by_person(
-  p_tenant text, p_effect text, p_actor text, p_authority text, p_decided text, p_reference text, p_note text,
-  p_result_text text, p_empty_sha256 text, p_key text, p_request_sha256 text) returns jsonb
-language plpgsql security definer set search_path = holdfast, pg_temp as $$
-declare
-  e holdfast.effects;
-  r holdfast.runs;
-  v_known jsonb;
-begin
-  select * into e from holdfast.effects where effect_id = p_effect and tenant_id = p_tenant;
-  if not found then
-    return jsonb_build_object('kind', 'effect_not_found');
-  end if;
-  select * into r from holdfast.runs where run_id = e.run_id for update;
-  select * into e from holdfast.effects where effect_id = p_effect for update;
-  if e.state in ('committed', 'not_committed') then
-    select evidence into v_known from holdfast.reconciliations where effect_id = p_effect and source = 'person';
-    return jsonb_build_object('state', e.state, 'kind', case
-      when v_known ->> 'idempotency_key' is distinct from p_key then 'already_settled'
-      when v_known ->> 'request_sha256' = p_request_sha256 then 'replayed' else 'reused' end);
-  end if;
-  if e.state <> 'unknown' or r.state not in ('needs_reconciliation', 'reconciling') then
-    return jsonb_build_object('kind', 'not_unknown', 'state', e.state);
-  end if;
-  r := holdfast.reconcile_effect(r, e, p_decided, 'person',
-    jsonb_build_object('authority', p_authority, 'reference', p_reference, 'idempotency_key', p_key,
-                       'request_sha256', p_request_sha256), p_actor, p_note, p_reference, null, ''::bytea,
-    p_empty_sha256, null, false, p_result_text);
-  perform holdfast.save_run(r);
-  perform pg_notify('holdfast_events', r.run_id);
-  perform pg_notify('holdfast_nudge', r.run_id);
-  return jsonb_build_object('kind', 'settled', 'state', p_decided);
-end $$;
-
 grant select on holdfast.interrupts, holdfast.decisions to holdfast_app;
 revoke execute on all functions in schema holdfast from public;
-grant execute on function holdfast.open_approval, holdfast.decide_approval, holdfast.settle_by_person to holdfast_app;
+grant execute on function holdfast.open_approval, holdfast.decide_approval to holdfast_app;

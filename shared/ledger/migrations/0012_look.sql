@@ -74,6 +74,7 @@ language sql stable security definer set search_path = holdfast, pg_temp as $$
      where r.state = 'needs_reconciliation' and r.owner_execution <> 'sweeper'
        and r.updated_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
        and not exists (select from holdfast.effects e where e.run_id = r.run_id and e.state = 'unknown')
+       and not holdfast.waits_for_undo(r.run_id)
   ) as waiting limit p_limit
 $$;
 

@@ -11,6 +11,8 @@ export interface CommandRecord {
   readonly kind: CommandKind;
   /** In the words of whoever asked; null when they gave none. */
   readonly reason: string | null;
+  /** Of a cancel: what the run did is to be undone. */
+  readonly compensate: boolean;
   readonly actor_id: string;
   /** The role that let the actor do it. */
   readonly authority: string;
@@ -26,7 +28,8 @@ export interface CommandRecord {
   readonly decided_at: string | null;
 }
 
-const COLUMNS = `command_id, run_id, kind, payload ->> 'reason' as reason, actor_id, authority,
+const COLUMNS = `command_id, run_id, kind, payload ->> 'reason' as reason,
+  coalesce((payload ->> 'compensate')::boolean, false) as compensate, actor_id, authority,
            expected_state_version, fate, code, state, control, created_at, decided_at`;
 
 const LIST_COMMANDS = {

@@ -37,7 +37,8 @@ export interface ReceiptRecord {
 
 /** How an unknown outcome was settled, by whom and on what evidence. */
 export interface SettlementRecord {
-  readonly decided: 'committed' | 'not_committed';
+  /** `compensated`: it happened, and a person had undone it. */
+  readonly decided: 'committed' | 'not_committed' | 'compensated';
   /** `class`: a read commits nothing, whatever became of the request. */
   readonly source: 'late_receipt' | 'probe' | 'person' | 'class';
   readonly evidence: JsonValue;
@@ -55,6 +56,8 @@ export interface EffectRecord {
   /** 0 for the first; a redo counts up and supersedes the one before. */
   readonly redo: number;
   readonly supersedes: string | null;
+  /** The effect that this one undoes. */
+  readonly compensates: string | null;
   readonly call_id: string;
   readonly tool: string;
   readonly tool_version: string;
@@ -93,7 +96,7 @@ export type EffectPlace = readonly [turn: number, step: number, slot: number, re
 const LIST_EFFECTS = {
   name: 'reads/effects',
   text: `
-    select e.effect_id, e.turn, e.step, e.slot, e.redo, e.supersedes, e.call_id, e.tool, e.tool_version,
+    select e.effect_id, e.turn, e.step, e.slot, e.redo, e.supersedes, e.compensates, e.call_id, e.tool, e.tool_version,
            e.effect_class, e.namespace, e.idempotency_key, e.arguments, e.arguments_sha256, e.state,
            e.requested_by, e.attempts, e.attempts_max, e.lost_attempts, e.resends, e.series_deadline_at,
            e.created_at, e.first_dispatched_at, e.last_dispatched_at, e.settled_at, e.reconciliation_owner,
@@ -158,6 +161,7 @@ function effectOf(row: EffectRow, attempts: readonly AttemptRow[]): EffectRecord
     slot: row.slot,
     redo: row.redo,
     supersedes: row.supersedes,
+    compensates: row.compensates,
     call_id: row.call_id,
     tool: row.tool,
     tool_version: row.tool_version,
@@ -237,7 +241,7 @@ type ReceiptColumns =
 type SettlementColumns =
   | { readonly decided: null }
   | {
-      readonly decided: 'committed' | 'not_committed';
+      readonly decided: SettlementRecord['decided'];
       readonly settlement_source: SettlementRecord['source'];
       readonly evidence: JsonValue;
       readonly actor_id: string;

@@ -3,6 +3,7 @@ import type { Db } from '../database.js';
 import type { RunKey } from './row-values.js';
 import { isoTime, isoTimeOrNull, jsonTime, jsonTimeOrNull } from './row-values.js';
 import { cancelReportOf, controlOf, RUN_CONTROL_COLUMNS, type RunControlRow } from './run-control.js';
+import { compensationOf, RUN_COMPENSATION_COLUMN, type RunCompensationRow } from './run-compensation.js';
 import type { OpenEffect, RetryStop, RunRecord } from './run-record.js';
 
 // One statement is one snapshot: counts, open effects and state are of the same instant.
@@ -38,6 +39,8 @@ const READ_RUN = {
            (select m.content from holdfast.messages m
              where m.run_id = r.run_id and m.role = 'assistant'
              order by m.turn desc, m.step desc, m.position desc limit 1) as last_message,
+           r.compensation_cause,
+           ${RUN_COMPENSATION_COLUMN},
            ${RUN_CONTROL_COLUMNS}
       from holdfast.runs r
      where r.run_id = $1 and r.tenant_id = $2`,
@@ -77,6 +80,7 @@ function recordOf(row: RunRow): RunRecord {
       open: row.open_effects.map(openEffectOf),
     },
     control: controlOf(row),
+    compensation: compensationOf(row),
     recovery: {
       event_seq: Number(row.event_seq),
       trail_position: Number(row.trail_position),
@@ -146,7 +150,7 @@ type OpenEffectJson = Omit<OpenEffect, 'reconciliation'> & {
   readonly reconciliation_deadline_at: string | null;
 };
 
-interface RunRow extends RunControlRow {
+interface RunRow extends RunControlRow, RunCompensationRow {
   readonly run_id: string;
   readonly tenant_id: string;
   readonly actor_id: string;
