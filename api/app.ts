@@ -112,7 +112,10 @@ function refuseOtherMethods(app: Express, routes: readonly Route[]): void {
   ]);
   for (const { spec } of routes) {
     const known = methods.get(spec.path) ?? [];
-    methods.set(spec.path, [...known, ...(spec.method === 'get' ? ['GET', 'HEAD'] : ['POST'])]);
+    methods.set(spec.path, [
+      ...known,
+      ...(spec.method === 'get' ? ['GET', 'HEAD'] : [spec.method.toUpperCase()]),
+    ]);
   }
   for (const [path, allowed] of methods) {
     app.all(expressPath(path), (request, response) => {

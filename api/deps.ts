@@ -2,7 +2,9 @@ import type { IncomingMessage } from 'node:http';
 import type { Pool } from 'pg';
 import type { Role } from '../shared/domain/roles.js';
 import type { EventHub } from '../shared/ledger/reads/event-hub.js';
+import type { AllowEntry } from '../shared/process/address-guard.js';
 import type { Logger } from '../shared/process/log.js';
+import type { SecretKeys } from '../shared/process/webhook-secrets.js';
 import type { Readiness } from './readiness.js';
 
 /** Who asks: every read is bounded by the tenant, every write names the actor. */
@@ -58,6 +60,12 @@ export interface ApiDeps {
   /** Where admitted runs are to be worked on. */
   readonly taskQueue: string;
   readonly limits: ApiLimits;
+  readonly webhooks: {
+    /** Null: this process cannot seal the secret of a new endpoint. */
+    readonly keys: SecretKeys | null;
+    /** Private places, and such without TLS, that webhooks may go to. */
+    readonly allow: readonly AllowEntry[];
+  };
   /** Aborted when the process stops: open streams then end, and their readers resume elsewhere. */
   readonly stopping: AbortSignal;
 }

@@ -86,12 +86,27 @@ describe('the application', () => {
         .map(({ name }) => name)
         .toSorted(),
     ).toStrictEqual([
-      ...['admit_run', 'append_chunks', 'begin_query', 'claim_effect', 'claim_model_call', 'claim_resume'],
+      ...[
+        'admit_run',
+        'announce',
+        'append_chunks',
+        'begin_query',
+        'claim_effect',
+        'claim_model_call',
+        'claim_resume',
+      ],
       ...['close_effect', 'close_orphan', 'commit_model_response', 'commit_trail', 'confirm_starts'],
-      ...['decide_approval', 'examine_effect', 'fail_model_attempt', 'look', 'mark_swept', 'open_approval'],
-      ...['record_query', 'register_agent', 'resume_point', 'runs_to_nudge', 'runs_with_late_evidence'],
-      ...['settle_by_person', 'settle_effect', 'submit_command', 'sweep_candidates', 'take_over'],
-      'unstarted_runs',
+      ...['create_webhook_endpoint', 'decide_approval', 'disable_webhook_endpoint', 'examine_effect'],
+      ...['fail_model_attempt', 'finish_webhook', 'lease_webhooks', 'look', 'mark_swept', 'open_approval'],
+      ...['record_query', 'register_agent', 'replay_webhook', 'resume_point', 'runs_to_nudge'],
+      ...[
+        'runs_with_late_evidence',
+        'settle_by_person',
+        'settle_effect',
+        'submit_command',
+        'sweep_candidates',
+      ],
+      ...['take_over', 'test_webhook_endpoint', 'unstarted_runs'],
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.
     for (const { name, may, definer, path } of rows) {

@@ -9,6 +9,17 @@ import { streamRunRoute } from './run-stream.js';
 import { listEffectsRoute, listEventsRoute, listTransitionsRoute, readTranscriptRoute } from './run-trail.js';
 import { listRunsRoute, readRunRoute } from './runs.js';
 import { startRun } from './start-run.js';
+import {
+  listWebhookDeliveriesRoute,
+  replayWebhookRoute,
+  testWebhookEndpointRoute,
+} from './webhook-deliveries.js';
+import {
+  createWebhookEndpointRoute,
+  disableWebhookEndpointRoute,
+  listWebhookEndpointsRoute,
+  readWebhookEndpointRoute,
+} from './webhook-endpoints.js';
 
 /** Every route that the OpenAPI document tells of, in its order. */
 export const ROUTES: readonly Route[] = [
@@ -29,6 +40,13 @@ export const ROUTES: readonly Route[] = [
   listReconciliationsRoute,
   readReconciliationRoute,
   settleEffectRoute,
+  createWebhookEndpointRoute,
+  listWebhookEndpointsRoute,
+  readWebhookEndpointRoute,
+  disableWebhookEndpointRoute,
+  testWebhookEndpointRoute,
+  listWebhookDeliveriesRoute,
+  replayWebhookRoute,
   listAgentsRoute,
   healthRoute,
   readinessRoute,

@@ -16,6 +16,8 @@ export const ID_PREFIXES = {
   ckp: 'checkpoint',
   wsp: 'workspace',
   mdl: 'model call',
+  whe: 'webhook endpoint',
+  whd: 'webhook delivery',
 } as const satisfies Record<string, string>;
 
 export type IdPrefix = keyof typeof ID_PREFIXES;
