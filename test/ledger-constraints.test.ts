@@ -1,6 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { closeOrphan } from '../shared/ledger/sweep.js';
-import { decide, newGate, submit } from './support/desk.js';
+import { acceptJob, decide, newGate, submit } from './support/desk.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { addWebhooks } from './support/webhook-world.js';
@@ -57,6 +57,7 @@ beforeAll(async () => {
   await submit(open.run, 'pause');
   await submit(open.run, 'resume');
   await addWebhooks(ledger);
+  await acceptJob(ledger, failed);
 });
 
 /** Which row to spoil, as a condition; `:run`, `:admitted` and `:failed` name the runs. */
@@ -225,6 +226,10 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['decisions', `decision = 'approve'`, `decision = 'maybe'`, 'decisions_decision_check'],
   ['decisions', `decision = 'approve'`, `note = repeat('n', 4001)`, 'decisions_note_check'],
   ['decisions', `decision = 'approve'`, `request_sha256 = 'x'`, 'sha256_check'],
+  ['job_acceptances', `decision = 'accepted'`, `evidence = '[]'`, 'accepted_on_evidence'],
+  ['job_acceptances', `decision = 'accepted'`, `evidence = '{}'`, 'job_acceptances_evidence_check'],
+  ['job_acceptances', `decision = 'accepted'`, `decision = 'perhaps', evidence = '[1]'`, 'job_acceptances_decision_check'],
+  ['job_acceptances', `decision = 'accepted'`, `note = repeat('n', 4001)`, 'job_acceptances_note_check'],
   // A webhook: disabled, waiting and settled each have their marks, both ways.
   ['webhook_endpoints', `state = 'active'`, `disabled_at = now()`, 'disabled_has_its_marks'],
   ['webhook_endpoints', `state = 'active'`, `disabled_by = 'person'`, 'disabled_has_its_marks'],

@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
-import { callOf } from './support/ledger-run.js';
+import { acceptJob } from './support/desk.js';
+import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: the application can write no table, and nobody can rewrite the past, whatever the code does (SPEC 3, FAULTS S15).
@@ -20,6 +21,9 @@ beforeAll(async () => {
   await run.call(1).query('absent');
   const row = { kind: 'retry', turn: 1, step: 1, reason: 'throttled', attempt: 1, attemptsMax: 5 } as const;
   await run.commit({ ...row, slot: 0, action: 'give_up' });
+  const ended = await ledger.newRun();
+  await bringRunTo(ended, 'failed');
+  await acceptJob(ledger, ended);
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -97,7 +101,15 @@ describe('the application', () => {
       ],
       ...['close_effect', 'close_orphan', 'commit_model_response', 'commit_trail', 'confirm_starts'],
       ...['create_webhook_endpoint', 'decide_approval', 'disable_webhook_endpoint', 'examine_effect'],
-      ...['fail_model_attempt', 'finish_webhook', 'lease_webhooks', 'look', 'mark_swept', 'open_approval'],
+      ...[
+        'fail_model_attempt',
+        'finish_webhook',
+        'judge_job',
+        'lease_webhooks',
+        'look',
+        'mark_swept',
+        'open_approval',
+      ],
       ...['record_query', 'register_agent', 'replay_webhook', 'resume_point', 'runs_to_nudge'],
       ...[
         'runs_with_late_evidence',
@@ -152,7 +164,7 @@ describe('the application', () => {
 describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
-    ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions'],
+    ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'job_acceptances'],
   ];
 
   test.each(GROWING)('changes, deletes and empties nothing of %s', async (table) => {

@@ -4,6 +4,7 @@ import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './comma
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
+import { judgeJobRoute, readJobRoute } from './jobs.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
 import { streamRunRoute } from './run-stream.js';
 import { listEffectsRoute, listEventsRoute, listTransitionsRoute, readTranscriptRoute } from './run-trail.js';
@@ -40,6 +41,8 @@ export const ROUTES: readonly Route[] = [
   listReconciliationsRoute,
   readReconciliationRoute,
   settleEffectRoute,
+  readJobRoute,
+  judgeJobRoute,
   createWebhookEndpointRoute,
   listWebhookEndpointsRoute,
   readWebhookEndpointRoute,

@@ -11,6 +11,7 @@ import {
   openApproval,
 } from '../../shared/ledger/approvals.js';
 import { type NewCommand, submitCommand, type Submitted } from '../../shared/ledger/commands.js';
+import { judgeJob } from '../../shared/ledger/jobs.js';
 import { newId } from '../../shared/ledger/new-id.js';
 import { type NewSettlement, type Settled, settleByPerson } from '../../shared/ledger/settlement.js';
 import type { LedgerCall } from './ledger-call.js';
@@ -207,4 +208,17 @@ export async function addManyGates(run: LedgerRun, count: number, tenantId = 'de
     run.runId,
     tenantId,
   );
+}
+
+/** The word of `desk`, whom the usual contract names, on the job of a run that has ended. */
+export async function acceptJob(world: LedgerWorld, { runId }: LedgerRun): Promise<void> {
+  const [row] = await world.rows<{ job_id: string }>(
+    'select job_id from holdfast.runs where run_id = $1',
+    runId,
+  );
+  const judged = await judgeJob(world.db, {
+    ...{ tenantId: 'default', jobId: row!.job_id, actorId: 'desk', roles: [], decision: 'accepted' },
+    ...{ evidence: [{ name: 'refund', reference: 'pay_77' }], note: '', idempotencyKey: randomUUID() },
+  });
+  if (judged.kind !== 'decided') throw new Error(`the job was not accepted: ${judged.kind}`);
 }
