@@ -6,6 +6,7 @@ import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
 import { judgeJobRoute, readJobRoute } from './jobs.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
+import { readStoryRoute } from './run-story.js';
 import { streamRunRoute } from './run-stream.js';
 import { listEffectsRoute, listEventsRoute, listTransitionsRoute, readTranscriptRoute } from './run-trail.js';
 import { listRunsRoute, readRunRoute } from './runs.js';
@@ -32,6 +33,7 @@ export const ROUTES: readonly Route[] = [
   listEventsRoute,
   streamRunRoute,
   readTranscriptRoute,
+  readStoryRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,
