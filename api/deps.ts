@@ -31,6 +31,8 @@ export interface ApiLimits {
   readonly requestsPerMinute: number;
   /** Open event streams of this process. */
   readonly streamsMax: number;
+  /** Exports that this process writes at once; each holds a connection of the pool. */
+  readonly exportsMax: number;
   /** A comment is sent on a stream that was silent this long, so that both sides notice a dead one. */
   readonly heartbeatMs: number;
   /** A stream whose reader takes nothing for this long is dropped; it can be resumed from its last id. */
@@ -44,6 +46,7 @@ export const DEFAULT_LIMITS: ApiLimits = {
   bodyBytesMax: 1_048_576,
   requestsPerMinute: 12_000,
   streamsMax: 1_000,
+  exportsMax: 2,
   heartbeatMs: 15_000,
   slowReaderMs: 30_000,
   reconnectMs: 2_000,

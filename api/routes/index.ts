@@ -6,6 +6,7 @@ import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
 import { judgeJobRoute, readJobRoute } from './jobs.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
+import { exportRunRoute } from './run-export.js';
 import { readStoryRoute } from './run-story.js';
 import { streamRunRoute } from './run-stream.js';
 import { listEffectsRoute, listEventsRoute, listTransitionsRoute, readTranscriptRoute } from './run-trail.js';
@@ -34,6 +35,7 @@ export const ROUTES: readonly Route[] = [
   streamRunRoute,
   readTranscriptRoute,
   readStoryRoute,
+  exportRunRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,
