@@ -35,7 +35,8 @@ export const StoryView = z
       .strictObject({
         outcome: State,
         reason: z.string(),
-        actor_id: z.string(),
+        actor_id: z.string().meta({ description: 'Who made the last move.' }),
+        asked_by: z.string().nullable().meta({ description: 'Who asked for the cancel that ended it.' }),
         at: PreciseTime,
         meaning: z.string(),
       })

@@ -49,7 +49,10 @@ export interface Story {
   readonly end: {
     readonly outcome: RunState;
     readonly reason: string;
+    /** Who made the last move. */
     readonly actor_id: string;
+    /** Who asked for the cancel that ended it; null for every other end. */
+    readonly asked_by: string | null;
     readonly at: string;
     readonly meaning: string;
   } | null;
@@ -131,6 +134,7 @@ interface StoryRow {
     readonly state: RunState;
     readonly reason: string;
     readonly actor_id: string;
+    readonly asked_by: string | null;
     readonly at: string;
   } | null;
 }
@@ -155,12 +159,12 @@ function groupsOf({ counts, effects }: StoryRow): Record<StoryOutcome, StoryGrou
 
 function endOf(move: StoryRow['last_move'], effects: Record<StoryOutcome, StoryGroup>): Story['end'] {
   if (move === null || !isTerminal(move.state)) return null;
-  const { state: outcome, reason, actor_id, at } = move;
+  const { state: outcome, reason, actor_id, asked_by, at } = move;
   const meaning = endSentence(outcome, {
     happened: effects.happened.count,
     did_not_happen: effects.did_not_happen.count,
     never_sent: effects.never_sent.count,
     unknown: effects.unknown.count,
   });
-  return { outcome, reason, actor_id, at, meaning };
+  return { outcome, reason, actor_id, asked_by, at, meaning };
 }

@@ -205,7 +205,9 @@ export const READ_STORY = {
            when state in ('rejected', 'not_committed') then 'did_not_happen'
            when state in ('dispatching', 'unknown') then 'unknown' else 'never_sent' end
          limit 100) d) as disagreements,
-      (select jsonb_build_object('state', to_state, 'reason', reason, 'actor_id', actor_id,
+      (select jsonb_build_object('state', to_state, 'reason', reason, 'actor_id', actor_id, 'asked_by', (
+                select c.actor_id from holdfast.commands c where c.run_id = r.run_id and c.kind = 'cancel' and c.fate = 'applied'
+                  and to_state = 'cancelled' order by c.created_at limit 1),
                 'at', to_char(created_at at time zone 'UTC', ${MICROSECONDS}))
          from holdfast.transitions t where t.run_id = r.run_id and t.region = 'run' order by seq desc limit 1) as last_move
       from r`,
