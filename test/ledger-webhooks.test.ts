@@ -189,6 +189,20 @@ describe('a message', () => {
     ]);
   });
 
+  test('is never given twice, however closely the workers follow each other', async () => {
+    const { tenantId } = await newTenant();
+    for (let n = 0; n < 60; n += 1) await bringRunTo(await ledger.newRun({}, { tenantId }), 'failed');
+    const given: string[] = [];
+    const ask = async (worker: string): Promise<void> => {
+      for (let n = 0; n < 30; n += 1) {
+        const lease = { worker, limit: 1, perEndpoint: 100, leaseSeconds: 60 };
+        for (const { deliveryId } of await leaseWebhooks(ledger.db, lease)) given.push(deliveryId);
+      }
+    };
+    await Promise.all(Array.from({ length: 8 }, (_, n) => ask(`test:${n}`)));
+    expect([given.length, new Set(given).size]).toStrictEqual([60, 60]);
+  });
+
   test('waits for the earlier ones of its run, and holds up no other run and no other endpoint', async () => {
     const { tenantId, endpoint } = await newTenant();
     const second = await newEndpoint(ledger.db, URL, { tenantId });
