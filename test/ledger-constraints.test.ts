@@ -1,6 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { closeOrphan } from '../shared/ledger/sweep.js';
-import { acceptJob, decide, newGate, submit } from './support/desk.js';
+import { acceptJob, addRefusal, decide, newGate, submit } from './support/desk.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { addWebhooks } from './support/webhook-world.js';
@@ -58,6 +58,7 @@ beforeAll(async () => {
   await submit(open.run, 'resume');
   await addWebhooks(ledger);
   await acceptJob(ledger, failed);
+  await addRefusal(ledger);
 });
 
 /** Which row to spoil, as a condition; `:run`, `:admitted` and `:failed` name the runs. */
@@ -230,6 +231,7 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['job_acceptances', `decision = 'accepted'`, `evidence = '{}'`, 'job_acceptances_evidence_check'],
   ['job_acceptances', `decision = 'accepted'`, `decision = 'perhaps', evidence = '[1]'`, 'job_acceptances_decision_check'],
   ['job_acceptances', `decision = 'accepted'`, `note = repeat('n', 4001)`, 'job_acceptances_note_check'],
+  ['refusals', 'true', `http_status = 500`, 'refusals_http_status_check'],
   // A webhook: disabled, waiting and settled each have their marks, both ways.
   ['webhook_endpoints', `state = 'active'`, `disabled_at = now()`, 'disabled_has_its_marks'],
   ['webhook_endpoints', `state = 'active'`, `disabled_by = 'person'`, 'disabled_has_its_marks'],

@@ -1,6 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
-import { acceptJob } from './support/desk.js';
+import { acceptJob, addRefusal } from './support/desk.js';
 import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -24,6 +24,7 @@ beforeAll(async () => {
   const ended = await ledger.newRun();
   await bringRunTo(ended, 'failed');
   await acceptJob(ledger, ended);
+  await addRefusal(ledger);
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -110,7 +111,14 @@ describe('the application', () => {
         'mark_swept',
         'open_approval',
       ],
-      ...['record_query', 'register_agent', 'replay_webhook', 'resume_point', 'runs_to_nudge'],
+      ...[
+        'record_query',
+        'record_refusal',
+        'register_agent',
+        'replay_webhook',
+        'resume_point',
+        'runs_to_nudge',
+      ],
       ...[
         'runs_with_late_evidence',
         'settle_by_person',
@@ -165,6 +173,7 @@ describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'job_acceptances'],
+    'refusals',
   ];
 
   test.each(GROWING)('changes, deletes and empties nothing of %s', async (table) => {

@@ -5,6 +5,7 @@ import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
 import { judgeJobRoute, readJobRoute } from './jobs.js';
+import { listRefusalsRoute } from './refusals.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
 import { exportRunRoute } from './run-export.js';
 import { readStoryRoute } from './run-story.js';
@@ -54,6 +55,7 @@ export const ROUTES: readonly Route[] = [
   testWebhookEndpointRoute,
   listWebhookDeliveriesRoute,
   replayWebhookRoute,
+  listRefusalsRoute,
   listAgentsRoute,
   healthRoute,
   readinessRoute,

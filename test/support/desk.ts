@@ -13,6 +13,7 @@ import {
 import { type NewCommand, submitCommand, type Submitted } from '../../shared/ledger/commands.js';
 import { judgeJob } from '../../shared/ledger/jobs.js';
 import { newId } from '../../shared/ledger/new-id.js';
+import { recordRefusal } from '../../shared/ledger/refused-requests.js';
 import { type NewSettlement, type Settled, settleByPerson } from '../../shared/ledger/settlement.js';
 import type { LedgerCall } from './ledger-call.js';
 import { callOf, type LedgerRun } from './ledger-run.js';
@@ -221,4 +222,12 @@ export async function acceptJob(world: LedgerWorld, { runId }: LedgerRun): Promi
     ...{ evidence: [{ name: 'refund', reference: 'pay_77' }], note: '', idempotencyKey: randomUUID() },
   });
   if (judged.kind !== 'decided') throw new Error(`the job was not accepted: ${judged.kind}`);
+}
+
+/** A request that was refused. */
+export async function addRefusal(world: LedgerWorld): Promise<void> {
+  await recordRefusal(world.db, {
+    ...{ tenantId: 'default', actorId: 'user:eve', roles: ['requester'], route: 'POST /v1/runs', params: {} },
+    ...{ code: 'invalid_request', httpStatus: 400, requestId: newId('req') },
+  });
 }

@@ -19,8 +19,14 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
     'delivery_id in (select delivery_id from holdfast.webhook_deliveries where run_id = $run)',
 };
 
-/** Tables that hold nothing of a run: pointers, rules, and places that hold secrets. */
-export const NOT_EXPORTED = ['agents', 'legal_transitions', 'migrations', 'webhook_endpoints'] as const;
+/** Tables that hold nothing of a run: pointers, rules, places that hold secrets, and what was refused at any door. */
+export const NOT_EXPORTED = [
+  'agents',
+  'legal_transitions',
+  'migrations',
+  'refusals',
+  'webhook_endpoints',
+] as const;
 
 // Rows hold bodies of up to 1 MiB: few at a time bound the memory of an export, whatever the run did.
 const ROWS_AT_ONCE = 20;
