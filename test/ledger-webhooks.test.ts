@@ -1,5 +1,5 @@
 import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { WEBHOOK_KINDS } from '../shared/domain/webhooks.js';
+import { WEBHOOK_KINDS, type WebhookKind } from '../shared/domain/webhooks.js';
 import {
   disableWebhookEndpoint,
   finishWebhook,
@@ -9,7 +9,7 @@ import {
   type WebhookResult,
 } from '../shared/ledger/webhooks.js';
 import { decide, expire, newGate, newUnknown } from './support/desk.js';
-import { bringRunTo } from './support/ledger-run.js';
+import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { deliveriesOf, type Endpoint, makeDue, newEndpoint } from './support/webhook-world.js';
 
@@ -82,6 +82,28 @@ describe('the outbox', () => {
       endpoint.endpointId,
     );
     expect(row).toStrictEqual({ together: true });
+  });
+
+  test('adds no commit to a step: two for the model, two for the call, whoever listens', async () => {
+    // Each transaction of a run leaves an event or a row of the outbox with its own number.
+    const commitsOf = async (kinds: readonly WebhookKind[] | null): Promise<number> => {
+      const tenantId = kinds === null ? 'nobody-listens' : (await newTenant({ kinds })).tenantId;
+      const run = await ledger.newRun({}, { tenantId });
+      await run.start();
+      const written = `select count(distinct x)::int as n from (
+        select xmin::text as x from holdfast.run_events where run_id = $1
+        union all select xmin::text from holdfast.webhook_deliveries where run_id = $1) t`;
+      const [before] = await ledger.rows<{ n: number }>(written, run.runId);
+      await run.plan([callOf('opaque')]);
+      await run.call(0).attempt('unknown');
+      await run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'outcome_unknown' });
+      const [after] = await ledger.rows<{ n: number }>(written, run.runId);
+      return after!.n - before!.n;
+    };
+    expect([await commitsOf(null), await commitsOf(WEBHOOK_KINDS)]).toStrictEqual([5, 5]);
+    expect(
+      await ledger.rows(`select 1 from holdfast.webhook_deliveries where tenant_id = 'nobody-listens'`),
+    ).toEqual([]);
   });
 
   test('loses its row with the event: a commit that is refused tells nobody', async () => {
