@@ -65,27 +65,27 @@ const SOURCES: readonly Source[] = [
   {
     rank: 41,
     columns: `i.created_at, i.interrupt_id, 'asked_somebody', 'holdfast:workflow', null,
-      jsonb_build_object('interrupt_id', i.interrupt_id, 'effect_id', i.effect_id),
+      jsonb_strip_nulls(jsonb_build_object('interrupt_id', i.interrupt_id, 'effect_id', i.effect_id)),
       jsonb_build_object('wait', i.kind, 'role', i.required_role, 'quorum', i.quorum)`,
     from: 'holdfast.interrupts i where i.run_id = r.run_id',
   },
   {
     rank: 42,
     columns: `d.created_at, d.interrupt_id || d.decision || d.actor_id, 'somebody_said', d.actor_id, nullif(d.note, ''),
-      jsonb_build_object('interrupt_id', d.interrupt_id, 'effect_id', i.effect_id),
+      jsonb_strip_nulls(jsonb_build_object('interrupt_id', d.interrupt_id, 'effect_id', i.effect_id)),
       jsonb_build_object('decision', d.decision, 'authority', d.authority, 'wait', i.kind)`,
     from: 'holdfast.decisions d join holdfast.interrupts i using (interrupt_id) where i.run_id = r.run_id',
   },
   {
     rank: 43,
     columns: `i.decided_at, i.interrupt_id, 'wait_' || i.state, 'holdfast:ledger', null,
-      jsonb_build_object('interrupt_id', i.interrupt_id, 'effect_id', i.effect_id), jsonb_build_object('wait', i.kind)`,
+      jsonb_strip_nulls(jsonb_build_object('interrupt_id', i.interrupt_id, 'effect_id', i.effect_id)), jsonb_build_object('wait', i.kind)`,
     from: `holdfast.interrupts i where i.run_id = r.run_id and i.state in ('expired', 'superseded', 'withdrawn')`,
   },
   {
     rank: 44,
     columns: `i.consumed_at, i.interrupt_id, 'approval_used', 'holdfast:ledger', null,
-      jsonb_build_object('interrupt_id', i.interrupt_id, 'effect_id', i.effect_id), '{}'::jsonb`,
+      jsonb_strip_nulls(jsonb_build_object('interrupt_id', i.interrupt_id, 'effect_id', i.effect_id)), '{}'::jsonb`,
     from: 'holdfast.interrupts i where i.run_id = r.run_id and i.consumed_at is not null',
   },
   {
