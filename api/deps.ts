@@ -2,7 +2,9 @@ import type { IncomingMessage } from 'node:http';
 import type { Pool } from 'pg';
 import type { Role } from '../shared/domain/roles.js';
 import type { EventHub } from '../shared/ledger/reads/event-hub.js';
+import type { AllowEntry } from '../shared/process/address-guard.js';
 import type { Logger } from '../shared/process/log.js';
+import type { SecretKeys } from '../shared/process/webhook-secrets.js';
 import type { Readiness } from './readiness.js';
 
 /** Who asks: every read is bounded by the tenant, every write names the actor. */
@@ -29,6 +31,8 @@ export interface ApiLimits {
   readonly requestsPerMinute: number;
   /** Open event streams of this process. */
   readonly streamsMax: number;
+  /** Exports that this process writes at once; each holds a connection of the pool. */
+  readonly exportsMax: number;
   /** A comment is sent on a stream that was silent this long, so that both sides notice a dead one. */
   readonly heartbeatMs: number;
   /** A stream whose reader takes nothing for this long is dropped; it can be resumed from its last id. */
@@ -42,6 +46,7 @@ export const DEFAULT_LIMITS: ApiLimits = {
   bodyBytesMax: 1_048_576,
   requestsPerMinute: 12_000,
   streamsMax: 1_000,
+  exportsMax: 2,
   heartbeatMs: 15_000,
   slowReaderMs: 30_000,
   reconnectMs: 2_000,
@@ -58,6 +63,12 @@ export interface ApiDeps {
   /** Where admitted runs are to be worked on. */
   readonly taskQueue: string;
   readonly limits: ApiLimits;
+  readonly webhooks: {
+    /** Null: this process cannot seal the secret of a new endpoint. */
+    readonly keys: SecretKeys | null;
+    /** Private places, and such without TLS, that webhooks may go to. */
+    readonly allow: readonly AllowEntry[];
+  };
   /** Aborted when the process stops: open streams then end, and their readers resume elsewhere. */
   readonly stopping: AbortSignal;
 }

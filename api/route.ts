@@ -1,8 +1,9 @@
 import type { Express, Request, Response } from 'express';
 import { type z } from 'zod';
-import { HoldfastError } from '../shared/domain/errors.js';
+import { ERRORS, HoldfastError } from '../shared/domain/errors.js';
 import type { ErrorCode, RequestFault } from '../shared/domain/errors.js';
 import { excerpt, jsonPointer } from '../shared/domain/json-rules.js';
+import { recordRefusal } from '../shared/ledger/refused-requests.js';
 import { rolesOf } from '../shared/ledger/role-grants.js';
 import { readJsonBody } from './body.js';
 import type { ApiDeps, Identity } from './deps.js';
@@ -113,11 +114,44 @@ export function defineRawRoute<const Spec extends RouteSpec>(
     mount(app, deps) {
       // Express passes a rejection on to the error handler.
       app[spec.method](expressPath(spec.path), async (request: Request, response: Response) => {
-        const input = await parseInput(spec, deps, request, response);
-        await respond(input, deps, request, response);
+        try {
+          const input = await parseInput(spec, deps, request, response);
+          await respond(input, deps, request, response);
+        } catch (error) {
+          await keepRefusal(spec, deps, request, requestIdOf(response), error);
+          throw error;
+        }
       });
     },
   };
+}
+
+/**
+ * Keeps that somebody asked for a change and was refused (SPEC 11). What is refused for its identity names nobody; what
+ * failed for a reason of ours, or may be sent again as it is, is no refusal.
+ */
+async function keepRefusal(
+  spec: RouteSpec,
+  deps: ApiDeps,
+  request: Request,
+  requestId: string,
+  error: unknown,
+): Promise<void> {
+  if (spec.method === 'get' || !spec.authenticated || !(error instanceof HoldfastError)) return;
+  const { http: httpStatus, retry } = ERRORS[error.code];
+  if (httpStatus < 400 || httpStatus >= 500 || retry === 'later') return;
+  try {
+    const { tenantId, actorId, roles } = await deps.authenticate(request);
+    const params = Object.entries(request.params).map(([name, value]) => [name, excerpt(String(value), 200)]);
+    await recordRefusal(deps.pool, {
+      ...{ tenantId, actorId, roles, httpStatus, requestId, code: error.code },
+      route: `${spec.method.toUpperCase()} ${spec.path}`,
+      params: Object.fromEntries(params) as Record<string, string>,
+    });
+  } catch (cause) {
+    // The answer is decided and stands, whether or not it could be kept; the log has it by the same id.
+    deps.log.warn({ err: cause, requestId, code: error.code }, 'a refusal could not be kept');
+  }
 }
 
 /** `/v1/runs/{run_id}` as Express writes it. */

@@ -47,6 +47,7 @@ async function main(): Promise<void> {
     readiness: () => checkReadiness({ pool, hub, schemaLevel }),
     taskQueue: config.taskQueue,
     limits: DEFAULT_LIMITS,
+    webhooks: { keys: config.secretKeys, allow: config.webhookAllow },
     stopping: stopping.signal,
   });
   const server = await listen(app, config.api);

@@ -2,11 +2,22 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
 import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
-import { decide, makeOverdue, newGate, newUndo, newUnknown, settle, submit } from './support/desk.js';
+import {
+  acceptJob,
+  addRefusal,
+  decide,
+  makeOverdue,
+  newGate,
+  newUndo,
+  newUnknown,
+  settle,
+  submit,
+} from './support/desk.js';
 import { answer, newWait } from './support/input.js';
 import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { addWebhooks } from './support/webhook-world.js';
 
 // Goal: a row that must never be cannot be written, whoever writes it. Method: take rows that the ledger made, and as
 // the superuser, with every trigger off, try to make each of them impossible.
@@ -98,6 +109,9 @@ beforeAll(async () => {
   await submit(open.run, 'pause');
   await submit(open.run, 'pause');
   await submit(open.run, 'resume');
+  await addWebhooks(ledger);
+  await acceptJob(ledger, failed);
+  await addRefusal(ledger);
 });
 
 /** Which row to spoil, as a condition; `:run`, `:admitted` and `:failed` name the runs. */
@@ -327,6 +341,38 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['settlement_words', `about = 'outcome'`, `decided = 'maybe'`, 'settlement_words_decided_check'],
   ['settlement_words', `about = 'outcome'`, `note = ''`, 'settlement_words_note_check'],
   ['settlement_words', `about = 'outcome'`, `idempotency_key = ''`, 'request_key_check'],
+  ['job_acceptances', `decision = 'accepted'`, `evidence = '[]'`, 'accepted_on_evidence'],
+  ['job_acceptances', `decision = 'accepted'`, `evidence = '{}'`, 'job_acceptances_evidence_check'],
+  ['job_acceptances', `decision = 'accepted'`, `decision = 'perhaps', evidence = '[1]'`, 'job_acceptances_decision_check'],
+  ['job_acceptances', `decision = 'accepted'`, `note = repeat('n', 4001)`, 'job_acceptances_note_check'],
+  ['refusals', 'true', `http_status = 500`, 'refusals_http_status_check'],
+  // A webhook: disabled, waiting and settled each have their marks, both ways.
+  ['webhook_endpoints', `state = 'active'`, `disabled_at = now()`, 'disabled_has_its_marks'],
+  ['webhook_endpoints', `state = 'active'`, `disabled_by = 'person'`, 'disabled_has_its_marks'],
+  ['webhook_endpoints', `state = 'active'`, `state = 'disabled'`, 'disabled_has_its_marks'],
+  ['webhook_endpoints', `state = 'disabled'`, `state = 'active'`, 'disabled_has_its_marks'],
+  ['webhook_endpoints', `state = 'disabled'`, `disabled_at = null`, 'disabled_has_its_marks'],
+  ['webhook_endpoints', `state = 'disabled'`, `disabled_by = null`, 'disabled_has_its_marks'],
+  ['webhook_endpoints', `state = 'disabled'`, `disabled_by = 'chance'`, 'webhook_endpoints_disabled_by_check'],
+  ['webhook_endpoints', `state = 'active'`, `state = 'paused'`, 'webhook_endpoints_state_check'],
+  ['webhook_endpoints', `state = 'active'`, `url = ''`, 'webhook_endpoints_url_check'],
+  ['webhook_endpoints', `state = 'active'`, `url = repeat('u', 2001)`, 'webhook_endpoints_url_check'],
+  ['webhook_endpoints', `state = 'active'`, `kinds = '{}'`, 'webhook_endpoints_kinds_check'],
+  ['webhook_endpoints', `state = 'active'`, `secret_key_id = 'x'`, 'webhook_endpoints_secret_key_id_check'],
+  ['webhook_endpoints', `state = 'active'`, `endpoint_id = 'whe_1'`, 'webhook_endpoint_id_check'],
+  ['webhook_deliveries', `state = 'pending'`, `next_attempt_at = null`, 'next_iff_pending'],
+  ['webhook_deliveries', `state = 'delivered'`, `next_attempt_at = now()`, 'next_iff_pending'],
+  ['webhook_deliveries', `state = 'delivered'`, `settled_at = null`, 'settled_iff_not_pending'],
+  ['webhook_deliveries', `state = 'pending'`, `settled_at = now()`, 'settled_iff_not_pending'],
+  ['webhook_deliveries', `state = 'delivered'`, `lease_until = now()`, 'lease_only_while_pending'],
+  ['webhook_deliveries', `run_id is not null`, `event_seq = null`, 'event_iff_run'],
+  ['webhook_deliveries', `run_id is null`, `event_seq = 1`, 'event_iff_run'],
+  ['webhook_deliveries', `state = 'delivered'`, `state = 'lost'`, 'webhook_deliveries_state_check'],
+  ['webhook_deliveries', `state = 'pending'`, `delivery_id = 'whd_1'`, 'webhook_delivery_id_check'],
+  ['webhook_attempts', `outcome is null`, `ended_at = now()`, 'ended_iff_outcome'],
+  ['webhook_attempts', `outcome is not null`, `ended_at = null`, 'ended_iff_outcome'],
+  ['webhook_attempts', `outcome is not null`, `outcome = 'refused'`, 'webhook_attempts_outcome_check'],
+  ['webhook_attempts', `outcome is not null`, `http_status = 99`, 'webhook_attempts_http_status_check'],
 ];
 
 describe('an impossible row', () => {

@@ -2,8 +2,8 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
 import { giveStandingGrant } from '../shared/ledger/standing-grants.js';
 import { escalateOverdue } from '../shared/ledger/sweep.js';
-import { makeOverdue, newUndo, settle } from './support/desk.js';
-import { callOf } from './support/ledger-run.js';
+import { acceptJob, addRefusal, makeOverdue, newUndo, settle } from './support/desk.js';
+import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: the application can write no table, and nobody can rewrite the past, whatever the code does (SPEC 3, FAULTS S15).
@@ -45,6 +45,10 @@ beforeAll(async () => {
   await makeOverdue(undo);
   await escalateOverdue(ledger.db);
   await settle(undo, { decided: 'left', reference: null });
+  const ended = await ledger.newRun();
+  await bringRunTo(ended, 'failed');
+  await acceptJob(ledger, ended);
+  await addRefusal(ledger);
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -128,19 +132,26 @@ describe('the application', () => {
       'commit_trail',
       'confirm_starts',
       'counted_approvals',
+      'create_webhook_endpoint',
       'decide_approval',
+      'disable_webhook_endpoint',
       'escalate_overdue',
       'examine_effect',
       'fail_model_attempt',
+      'finish_webhook',
       'give_standing_grant',
       'grant_role',
       'intend_undo',
+      'judge_job',
+      'lease_webhooks',
       'look',
       'mark_swept',
       'next_undo',
       'open_approval',
       'record_query',
+      'record_refusal',
       'register_agent',
+      'replay_webhook',
       'resume_point',
       'revoke_role',
       'revoke_standing_grant',
@@ -151,6 +162,7 @@ describe('the application', () => {
       'submit_command',
       'sweep_candidates',
       'take_over',
+      'test_webhook_endpoint',
       'unstarted_runs',
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.
@@ -198,6 +210,7 @@ describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'standing_grant_uses'],
+    ...['job_acceptances', 'refusals'],
     // Of undos, those that a person has decided.
     ...['settlement_words', 'escalations', 'undos'],
   ];

@@ -5,6 +5,7 @@ import { readConfig } from '../shared/process/config.js';
 import type { HoldfastConfig } from '../shared/process/config.js';
 import { runMain, StartError } from '../shared/process/exit.js';
 import { claimPort } from './stack/ports.js';
+import { ownSecretKey } from './stack/secret-key.js';
 import { startStack } from './stack/stack.js';
 import type { Stack } from './stack/stack.js';
 import { openChildRegister, superviseChild } from './stack/supervised-child.js';
@@ -74,6 +75,7 @@ async function startParts(
     TEMPORAL_ADDRESS: stack.temporalAddress,
     TEMPORAL_NAMESPACE: stack.namespace,
     HOLDFAST_API_PORT: String(port),
+    HOLDFAST_SECRET_KEY: process.env['HOLDFAST_SECRET_KEY'] || (await ownSecretKey(config.dataDir)),
   };
   const start = async (role: 'worker' | 'api', entry: string): Promise<void> => {
     const options = { role, entry: new URL(entry, import.meta.url), nodeFlags: NODE_FLAGS[role], env };

@@ -1,3 +1,4 @@
+import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
 import { DefaultLogger, NativeConnection, Runtime } from '@temporalio/worker';
@@ -16,10 +17,12 @@ import { announceReady, untilAskedToStop } from '../shared/process/child.js';
 import { type ConnectedConfig, readConfig, requireServers } from '../shared/process/config.js';
 import { StartError } from '../shared/process/exit.js';
 import { createLogger, type Logger } from '../shared/process/log.js';
+import { createWebhookGuard } from '../shared/process/webhook-address.js';
 import { bundleWorkflows } from './bundle-workflows.js';
 import { createRunWorker } from './create-worker.js';
+import { createDeliverer } from './deliverer.js';
 import { listen } from './listen.js';
-import { repeat } from './repeat.js';
+import { type Repetition, repeat } from './repeat.js';
 import { ADMITTED_CHANNEL, createStarter } from './starter.js';
 import { createSweeper, nudge } from './sweeper.js';
 
@@ -27,6 +30,8 @@ import { createSweeper, nudge } from './sweeper.js';
 const POOL_MAX = 16;
 const STARTER_PAUSE_MS = 2_000;
 const SWEEPER_PAUSE_MS = 10_000;
+/** How long an outbox row waits at most before it is seen; the commit that wrote it told nobody. */
+const DELIVERER_PAUSE_MS = 1_000;
 /** Notifications served at once: while Temporal is away each takes long, and the rounds do what is left out. */
 const NOTIFIED_MAX = 50;
 /** History events after which a run continues as new, far below Temporal's limit of 51,200. */
@@ -131,6 +136,7 @@ function startBackground(
     await sweeper.nudgeUndecided();
     await sweeper.escalateOverdue();
   });
+  const delivering = startDelivering(config, db, log);
   const underWay = new Set<Promise<void>>();
   const listener = listen({
     databaseUrl: config.databaseUrl,
@@ -151,9 +157,26 @@ function startBackground(
   });
   return {
     async stop() {
-      await Promise.all([listener.stop(), starting.stop(), sweeping.stop()]);
+      await Promise.all([listener.stop(), starting.stop(), sweeping.stop(), delivering?.stop()]);
       // One that is tried again after the client's connection was closed would end the process.
       await Promise.all(underWay);
+    },
+  };
+}
+
+/** Sends webhooks, where this process has the key to sign them; without it the others do. */
+function startDelivering(config: ConnectedConfig, db: Pool, log: Logger): { stop(): Promise<void> } | null {
+  const { secretKeys: keys, webhookAllow } = config;
+  if (keys === null) return null;
+  const guard = createWebhookGuard(webhookAllow);
+  const workerName = `${hostname()}:${process.pid}`;
+  let sending: Repetition | undefined;
+  const deliverer = createDeliverer({ db, keys, guard, log, workerName }, () => sending?.soon());
+  sending = repeat('webhooks', DELIVERER_PAUSE_MS, log, async () => void (await deliverer.round()));
+  return {
+    async stop() {
+      await sending?.stop();
+      await deliverer.settled();
     },
   };
 }

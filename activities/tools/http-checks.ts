@@ -1,4 +1,4 @@
-import { parseAllowEntry } from './address-guard.js';
+import { parseAllowEntry } from '../../shared/process/address-guard.js';
 import { type DeclarationProblem, shortProblems } from './declaration.js';
 import { policyProblems } from './effect-policy.js';
 import type { HttpToolDeclaration } from './http-format.js';

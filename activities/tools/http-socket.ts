@@ -3,8 +3,8 @@ import { connect as connectTcp, isIP } from 'node:net';
 import type { Socket } from 'node:net';
 import { checkServerIdentity, connect as connectTls } from 'node:tls';
 import type { PeerCertificate } from 'node:tls';
-import { hostOf } from './address-guard.js';
-import type { AddressGuard } from './address-guard.js';
+import { hostOf } from '../../shared/process/address-guard.js';
+import type { AddressGuard } from '../../shared/process/address-guard.js';
 import type { NotSentReason } from './reasons.js';
 
 /** An address that a host name stands for. */

@@ -1,6 +1,6 @@
 import { canonicalJson, checkJsonValue } from '../../shared/domain/strict-json.js';
-import { createAddressGuard, hostOf, parseAllowEntry } from './address-guard.js';
-import type { AddressGuard, AllowEntry } from './address-guard.js';
+import { createAddressGuard, hostOf, parseAllowEntry } from '../../shared/process/address-guard.js';
+import type { AddressGuard, AllowEntry } from '../../shared/process/address-guard.js';
 import { notSentAnswer } from './answers.js';
 import { openDeadline } from './deadline.js';
 import type { Deadline } from './deadline.js';

@@ -4,8 +4,12 @@ import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './comma
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
+import { judgeJobRoute, readJobRoute } from './jobs.js';
+import { listRefusalsRoute } from './refusals.js';
 import { grantRoleRoute, listRoleGrantsRoute, revokeRoleRoute } from './role-grants.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
+import { exportRunRoute } from './run-export.js';
+import { readStoryRoute } from './run-story.js';
 import { streamRunRoute } from './run-stream.js';
 import { listEffectsRoute, listEventsRoute, listTransitionsRoute, readTranscriptRoute } from './run-trail.js';
 import { listRunsRoute, readRunRoute } from './runs.js';
@@ -15,6 +19,17 @@ import {
   revokeStandingGrantRoute,
 } from './standing-grants.js';
 import { startRun } from './start-run.js';
+import {
+  listWebhookDeliveriesRoute,
+  replayWebhookRoute,
+  testWebhookEndpointRoute,
+} from './webhook-deliveries.js';
+import {
+  createWebhookEndpointRoute,
+  disableWebhookEndpointRoute,
+  listWebhookEndpointsRoute,
+  readWebhookEndpointRoute,
+} from './webhook-endpoints.js';
 
 /** Every route that the OpenAPI document tells of, in its order. */
 export const ROUTES: readonly Route[] = [
@@ -26,6 +41,8 @@ export const ROUTES: readonly Route[] = [
   listEventsRoute,
   streamRunRoute,
   readTranscriptRoute,
+  readStoryRoute,
+  exportRunRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,
@@ -41,6 +58,16 @@ export const ROUTES: readonly Route[] = [
   listReconciliationsRoute,
   readReconciliationRoute,
   settleEffectRoute,
+  readJobRoute,
+  judgeJobRoute,
+  createWebhookEndpointRoute,
+  listWebhookEndpointsRoute,
+  readWebhookEndpointRoute,
+  disableWebhookEndpointRoute,
+  testWebhookEndpointRoute,
+  listWebhookDeliveriesRoute,
+  replayWebhookRoute,
+  listRefusalsRoute,
   listAgentsRoute,
   healthRoute,
   readinessRoute,

@@ -14,7 +14,10 @@ export const RunContract = z.strictObject({
   /** Who accepts which evidence. Acceptance of the job is apart from the run's completion. */
   acceptance: z.strictObject({
     rule: z.string().min(1).max(4_000),
+    /** A role, or the actor who judges. */
     accepted_by: z.string().min(1).max(200),
+    /** Whoever asked for the run may not judge the job. */
+    not_requester: z.literal(true).optional(),
   }),
   /** Answers for the job, and owns what needs reconciliation unless `reconciliation` names another. */
   owner: z.string().min(1).max(200),

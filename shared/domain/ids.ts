@@ -18,6 +18,8 @@ export const ID_PREFIXES = {
   rgr: 'role grant',
   sgr: 'standing grant',
   mdl: 'model call',
+  whe: 'webhook endpoint',
+  whd: 'webhook delivery',
 } as const satisfies Record<string, string>;
 
 export type IdPrefix = keyof typeof ID_PREFIXES;

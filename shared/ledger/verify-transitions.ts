@@ -105,7 +105,8 @@ function byRun(rows: readonly PageRow[]): [PageRow, ...PageRow[]][] {
 
 const LEGAL = new Set(edges().map(({ region, from, to }) => `${region} ${from} ${to}`));
 
-function firstBroken(
+/** The first row of a run's trail that does not hold, and why; undefined when all do. Pure. */
+export function firstBroken(
   run: RunHead,
   trail: readonly TransitionRecord[],
 ): { readonly seq: number; readonly problem: ChainProblem } | undefined {

@@ -3,8 +3,10 @@ import { z } from 'zod';
 import { StartError } from './exit.js';
 import { LOG_LEVELS } from './log-levels.js';
 import type { LogLevel } from './log-levels.js';
+import { type AllowEntry, parseAllowEntry } from './address-guard.js';
 import { readTemporalSettings } from './temporal-config.js';
 import type { TemporalSettings } from './temporal-config.js';
+import { createSecretKeys, type SecretKeys } from './webhook-secrets.js';
 
 /** Everything a process is told from outside, checked. Nothing but entry points reads the environment. */
 export interface HoldfastConfig {
@@ -26,6 +28,10 @@ export interface HoldfastConfig {
   /** How often an activity in flight says that it lives, in seconds. */
   readonly heartbeatSeconds: number;
   readonly logLevel: LogLevel;
+  /** What seals and opens the secrets of webhooks; null: this process can do neither. */
+  readonly secretKeys: SecretKeys | null;
+  /** Private places, and such without TLS, that webhooks may go to. */
+  readonly webhookAllow: readonly AllowEntry[];
   readonly binaries: BinarySearch;
 }
 
@@ -114,6 +120,17 @@ const SETTINGS = z.object({
     .pipe(z.int().min(1).max(300))
     .default(10),
   HOLDFAST_LOG_LEVEL: z.enum(LOG_LEVELS).default('info'),
+  HOLDFAST_SECRET_KEY: z
+    .string()
+    .transform((text) => text.split(',').map((part) => Buffer.from(part.trim(), 'base64')))
+    .refine((keys) => keys.every((key) => key.length === 32))
+    .optional(),
+  HOLDFAST_WEBHOOK_ALLOW: z
+    .string()
+    .default('')
+    .transform((text) => text.split(',').filter((part) => part.trim() !== ''))
+    .transform((parts) => parts.map(parseAllowEntry))
+    .refine((entries): entries is AllowEntry[] => entries.every((entry) => typeof entry !== 'string')),
   HOLDFAST_TEMPORAL_CLI: z.string().optional(),
   HOLDFAST_TEMPORAL_TEST_SERVER: z.string().optional(),
 });
@@ -136,13 +153,20 @@ const WANTED: Readonly<Record<SettingName, string>> = {
   HOLDFAST_TASK_QUEUE: '1 to 100 letters, digits, dots, dashes or underscores',
   HOLDFAST_HEARTBEAT_SECONDS: 'a whole number of seconds from 1 to 300',
   HOLDFAST_LOG_LEVEL: `one of ${LOG_LEVELS.join(', ')}`,
+  HOLDFAST_SECRET_KEY:
+    '32 random bytes in base64, or several such keys with commas between, the newest first',
+  HOLDFAST_WEBHOOK_ALLOW: 'places such as hooks.internal:443, 10.0.0.0/8:443 with commas between',
   HOLDFAST_TEMPORAL_CLI: 'the path of a temporal program',
   HOLDFAST_TEMPORAL_TEST_SERVER: 'the path of a temporal-test-server program',
 };
 
 function describeProblem(name: SettingName, value: string): string {
-  // A database URL holds a password, and a refused one is printed on a terminal or in a CI log.
-  const shown = name === 'DATABASE_URL' ? 'not a Postgres URL' : JSON.stringify(value);
+  // These hold secrets, and what is refused is printed on a terminal or in a CI log.
+  const hidden: Partial<Record<SettingName, string>> = {
+    DATABASE_URL: 'not a Postgres URL',
+    HOLDFAST_SECRET_KEY: 'no key',
+  };
+  const shown = hidden[name] ?? JSON.stringify(value);
   return `${name} is ${shown}. Set it to ${WANTED[name]}, or unset it.`;
 }
 
@@ -182,6 +206,9 @@ function toConfig(
     taskQueue: settings.HOLDFAST_TASK_QUEUE,
     heartbeatSeconds: settings.HOLDFAST_HEARTBEAT_SECONDS,
     logLevel: settings.HOLDFAST_LOG_LEVEL,
+    secretKeys:
+      settings.HOLDFAST_SECRET_KEY === undefined ? null : createSecretKeys(settings.HOLDFAST_SECRET_KEY),
+    webhookAllow: settings.HOLDFAST_WEBHOOK_ALLOW,
     binaries: {
       temporalCli: settings.HOLDFAST_TEMPORAL_CLI ?? null,
       temporalTestServer: settings.HOLDFAST_TEMPORAL_TEST_SERVER ?? null,

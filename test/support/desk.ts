@@ -12,7 +12,9 @@ import {
 } from '../../shared/ledger/approvals.js';
 import { type NewCommand, submitCommand, type Submitted } from '../../shared/ledger/commands.js';
 import { nextUndo } from '../../shared/ledger/compensation.js';
+import { judgeJob } from '../../shared/ledger/jobs.js';
 import { newId } from '../../shared/ledger/new-id.js';
+import { recordRefusal } from '../../shared/ledger/refused-requests.js';
 import { type NewSettlement, type Settled, settleByPerson } from '../../shared/ledger/settlement.js';
 import type { LedgerCall } from './ledger-call.js';
 import { callOf, type LedgerRun } from './ledger-run.js';
@@ -236,4 +238,25 @@ export async function addManyGates(run: LedgerRun, count: number, tenantId = 'de
     run.runId,
     tenantId,
   );
+}
+
+/** The word of `desk`, whom the usual contract names, on the job of a run that has ended. */
+export async function acceptJob(world: LedgerWorld, { runId }: LedgerRun): Promise<void> {
+  const [row] = await world.rows<{ job_id: string }>(
+    'select job_id from holdfast.runs where run_id = $1',
+    runId,
+  );
+  const judged = await judgeJob(world.db, {
+    ...{ tenantId: 'default', jobId: row!.job_id, actorId: 'desk', roles: [], decision: 'accepted' },
+    ...{ evidence: [{ name: 'refund', reference: 'pay_77' }], note: '', idempotencyKey: randomUUID() },
+  });
+  if (judged.kind !== 'decided') throw new Error(`the job was not accepted: ${judged.kind}`);
+}
+
+/** A request that was refused. */
+export async function addRefusal(world: LedgerWorld): Promise<void> {
+  await recordRefusal(world.db, {
+    ...{ tenantId: 'default', actorId: 'user:eve', roles: ['requester'], route: 'POST /v1/runs', params: {} },
+    ...{ code: 'invalid_request', httpStatus: 400, requestId: newId('req') },
+  });
 }

@@ -4,7 +4,7 @@ import { afterAll } from 'vitest';
 import type { Pool } from 'pg';
 import { createApp } from '../../api/app.js';
 import { DEFAULT_LIMITS } from '../../api/deps.js';
-import type { ApiLimits } from '../../api/deps.js';
+import type { ApiDeps, ApiLimits } from '../../api/deps.js';
 import { startHttpServer } from '../../api/http-server.js';
 import { checkReadiness } from '../../api/readiness.js';
 import { canonicalActor } from '../../shared/domain/actors.js';
@@ -58,6 +58,7 @@ export async function startTestApi(options: {
   /** False polls only. */
   readonly listen?: boolean;
   readonly pollMs?: number;
+  readonly webhooks?: ApiDeps['webhooks'];
 }): Promise<TestApi> {
   const lines: string[] = [];
   const log = createLogger({
@@ -83,6 +84,7 @@ export async function startTestApi(options: {
     readiness: () =>
       checkReadiness({ pool, hub, schemaLevel: () => Promise.resolve({ ok: true, evidence: 'test' }) }),
     limits: { ...DEFAULT_LIMITS, requestsPerMinute: 0, ...options.limits },
+    webhooks: options.webhooks ?? { keys: null, allow: [] },
   });
   const server = await startHttpServer(app, { host: '127.0.0.1', port: 0 });
   const request: TestApi['request'] = (path, { tenant = 'default', ...init } = {}) =>

@@ -281,6 +281,11 @@ begin
       when 'expired' then 'Not done: the approval that this call needs was not given in time. Nobody refused it.'
       when 'changed' then 'Not done: what was to run is no longer what a person was asked to approve.'
       else 'Not done: the approval that this call needs cannot be used.' end));
+  if p_why = 'expired' then
+    r := holdfast.append_event(r, 'interrupt.expired', jsonb_build_object('kind', 'approval', 'effect_id', e.effect_id,
+      'interrupt_id', (select interrupt_id from holdfast.interrupts where effect_id = e.effect_id and state = 'expired'
+                        order by created_at desc limit 1)));
+  end if;
   return holdfast.append_event(r, 'effect.closed', jsonb_build_object(
     'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step, 'slot', e.slot, 'state', 'denied',
     'reason', p_why));
