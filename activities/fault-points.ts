@@ -19,6 +19,9 @@ export const FAULT_POINTS = [
   'query.after_begin',
   'query.after_probe',
   'query.after_record',
+  'child.before_start',
+  /** The child run is admitted, or its result written, and Temporal does not know. */
+  'child.after_start',
 ] as const;
 export type FaultPoint = (typeof FAULT_POINTS)[number];
 

@@ -9,9 +9,12 @@ import { examine } from './settle-call.js';
  */
 export async function windDown(run: Run): Promise<RunState> {
   run.beginWindDown();
-  const { unknown } = await run.look();
-  if (unknown.length > 0 && (run.state === 'awaiting_approval' || run.state === 'waiting_for_input')) {
-    // A wait ends `cancelled` at once; with something unknown beside it, it goes the long way.
+  const { unknown, openChildren = 0 } = await run.look();
+  if (
+    unknown.length + openChildren > 0 &&
+    (run.state === 'awaiting_approval' || run.state === 'waiting_for_input')
+  ) {
+    // A wait ends `cancelled` at once; with something unknown or a child beside it, it goes the long way.
     run.move(run.state === 'waiting_for_input' ? 'input_received' : 'approval_closed', 'cancel_requested');
   }
   if (run.state !== 'cancelling' && run.state !== 'needs_reconciliation' && run.state !== 'reconciling') {
@@ -21,15 +24,20 @@ export async function windDown(run: Run): Promise<RunState> {
     await run.flush();
   }
   if (run.state === 'cancelled') return run.state;
-  if (run.state === 'cancelling' && unknown.length === 0) {
-    run.move('wound_down', 'wound_down');
-    await run.flush();
-    return run.state;
-  }
-  await findOut(run);
+  if (run.state !== 'cancelling' || unknown.length > 0) await findOut(run);
+  if (openChildren > 0) await childrenEnd(run);
   run.move('wound_down', 'wound_down');
   await run.flush();
   return run.state;
+}
+
+/** The ledger has cancelled the children with the run; it ends after them (SPEC 4). */
+async function childrenEnd(run: Run): Promise<void> {
+  let view = await run.look();
+  while (view.openChildren !== undefined) {
+    if (run.isLarge) await run.continueAsNew();
+    view = await run.waitForNews(null);
+  }
 }
 
 /** Through `needs_reconciliation` and `reconciling` until nothing is unknown; the run rests in `reconciling` then. */

@@ -1,4 +1,5 @@
 import type { EffectClass } from './effect-classes.js';
+import type { DelegateManifest } from './delegates.js';
 import type { JsonObject } from './json.js';
 import type { QuestionManifest } from './questions.js';
 
@@ -66,5 +67,7 @@ export interface AgentManifest {
   readonly tools: readonly ToolManifest[];
   /** What it may ask a person; absent where that is nothing. */
   readonly questions?: readonly QuestionManifest[];
+  /** Agents that it may start; absent where it starts none. */
+  readonly delegates?: readonly DelegateManifest[];
   readonly limits: AgentLimits;
 }
