@@ -3,6 +3,7 @@ import type { Db } from '../database.js';
 import type { RunKey } from './row-values.js';
 import { isoTime, isoTimeOrNull, jsonTime, jsonTimeOrNull } from './row-values.js';
 import { cancelReportOf, controlOf, RUN_CONTROL_COLUMNS, type RunControlRow } from './run-control.js';
+import { childrenOf, LINEAGE_COLUMNS, LINEAGE_JOIN, type LineageRow } from './run-lineage.js';
 import type { OpenEffect, RetryStop, RunRecord } from './run-record.js';
 
 // One statement is one snapshot: counts, open effects and state are of the same instant.
@@ -38,8 +39,8 @@ const READ_RUN = {
            (select m.content from holdfast.messages m
              where m.run_id = r.run_id and m.role = 'assistant'
              order by m.turn desc, m.step desc, m.position desc limit 1) as last_message,
-           ${RUN_CONTROL_COLUMNS}
-      from holdfast.runs r
+           ${LINEAGE_COLUMNS}, ${RUN_CONTROL_COLUMNS}
+      from holdfast.runs r ${LINEAGE_JOIN}
      where r.run_id = $1 and r.tenant_id = $2`,
 };
 
@@ -76,6 +77,7 @@ function recordOf(row: RunRow): RunRecord {
       by_state: row.effect_counts,
       open: row.open_effects.map(openEffectOf),
     },
+    children: childrenOf(row),
     control: controlOf(row),
     recovery: {
       event_seq: Number(row.event_seq),
@@ -92,8 +94,10 @@ function recordOf(row: RunRow): RunRecord {
 }
 
 function identityOf(row: RunRow): RunRecord['identity'] {
-  const { tenant_id, actor_id, job_id, thread_id, parent_run_id, agent, agent_version, turn } = row;
-  return { tenant_id, actor_id, job_id, thread_id, parent_run_id, agent, agent_version, turn };
+  const { tenant_id, actor_id, job_id, thread_id, agent, agent_version, turn } = row;
+  const { parent_run_id, root_run_id, depth } = row;
+  const lineage = { parent_run_id, root_run_id, depth };
+  return { tenant_id, actor_id, job_id, thread_id, ...lineage, agent, agent_version, turn };
 }
 
 function executionOf(row: RunRow): RunRecord['execution'] {
@@ -146,7 +150,7 @@ type OpenEffectJson = Omit<OpenEffect, 'reconciliation'> & {
   readonly reconciliation_deadline_at: string | null;
 };
 
-interface RunRow extends RunControlRow {
+interface RunRow extends RunControlRow, LineageRow {
   readonly run_id: string;
   readonly tenant_id: string;
   readonly actor_id: string;

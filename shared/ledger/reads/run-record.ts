@@ -2,6 +2,7 @@ import type { EffectClass } from '../../domain/effect-classes.js';
 import type { JsonValue } from '../../domain/json.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
 import type { CancelReport, RunControl } from './run-control.js';
+import type { RunChildren } from './run-lineage.js';
 
 /** An effect that nobody has settled yet. */
 export interface OpenEffect {
@@ -46,6 +47,10 @@ export interface RunRecord {
     readonly job_id: string;
     readonly thread_id: string | null;
     readonly parent_run_id: string | null;
+    /** The top of its tree of runs: itself where it is nobody's child. */
+    readonly root_run_id: string;
+    /** How many runs stand above it. */
+    readonly depth: number;
     readonly agent: string;
     readonly agent_version: string;
     readonly turn: number;
@@ -87,6 +92,7 @@ export interface RunRecord {
     /** At most 100, oldest first; `total` and `by_state` count all. */
     readonly open: readonly OpenEffect[];
   };
+  readonly children: RunChildren;
   readonly control: RunControl;
   readonly recovery: {
     /** Sequence of the last durable event, which is also the last id of the stream. */
