@@ -1,5 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
+import { newFamily } from './support/children.js';
 import { callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -20,6 +21,7 @@ beforeAll(async () => {
   await run.call(1).query('absent');
   const row = { kind: 'retry', turn: 1, step: 1, reason: 'throttled', attempt: 1, attemptsMax: 5 } as const;
   await run.commit({ ...row, slot: 0, action: 'give_up' });
+  await newFamily(ledger);
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -100,7 +102,7 @@ describe('the application', () => {
       ...['close_effect', 'close_orphan', 'commit_model_response', 'commit_trail', 'confirm_starts'],
       ...['decide_approval', 'examine_effect', 'fail_model_attempt', 'look', 'mark_swept', 'open_approval'],
       ...['record_query', 'register_agent', 'resume_point', 'runs_to_nudge', 'runs_with_late_evidence'],
-      ...['settle_by_person', 'settle_effect', 'submit_command', 'sweep_candidates', 'take_over'],
+      ...['settle_by_person', 'settle_effect', 'start_child', 'submit_command', 'sweep_candidates', 'take_over'],
       'unstarted_runs',
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.
@@ -147,7 +149,7 @@ describe('the application', () => {
 describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
-    ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions'],
+    ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'child_runs'],
   ];
 
   test.each(GROWING)('changes, deletes and empties nothing of %s', async (table) => {
