@@ -245,7 +245,7 @@ begin
     end if;
     continue when p_kind = 'pause' and k.control <> 'active';
     continue when p_kind = 'resume' and (k.control <> 'paused' or (
-      select actor_id from holdfast.commands where run_id = k.run_id and kind = 'pause' and fate = 'applied'
+      select endpoint from holdfast.commands where run_id = k.run_id and kind = 'pause' and fate = 'applied'
        order by created_at desc limit 1) is distinct from 'holdfast:parent');
     v_key := k.run_id || ':' || p_kind || case p_kind when 'cancel' then '' else ':' || r.state_version end;
     perform holdfast.submit_command(holdfast.new_command_id(), k.tenant_id, k.run_id, p_kind, p_payload, 'holdfast:parent',
