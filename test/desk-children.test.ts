@@ -32,8 +32,9 @@ const OPTIONS: WorldOptions = {
     mail: { timeoutSeconds: 60 },
     look: { timeoutSeconds: 60 },
     wire: { description: 'Wires.', class: 'opaque', url: '/opaque' },
+    order: { description: 'Orders.', class: 'opaque', url: '/opaque', parallel: true },
   },
-  approvals: ['wire'],
+  approvals: ['wire', 'order'],
   delegates: {
     help: { agent: 'helper', description: 'Does one thing.' },
     leave: { agent: 'helper', description: 'Goes on by itself.', onCancel: 'leave' },
@@ -66,6 +67,8 @@ const OPTIONS: WorldOptions = {
       DONE,
     ),
     when('mixed', reply(delegate('look {{input}}'), 'pay'), DONE),
+    when('beside', reply('order', delegate('pay {{input}}', 'beside')), DONE),
+    when('held', reply('order', delegate('later {{input}}', 'beside')), DONE),
     // What children are told to do.
     when('both', reply('look'), reply('pay'), { text: 'Looked and paid.' }),
     when('later', { delayMs: HELD_MS, text: 'Late.' }),
@@ -209,6 +212,18 @@ describe('several children of one step', () => {
     for (const child of children) expect(applied(world, child)).toEqual({ [keyOf(child)]: 1 });
   });
 
+  test('and a gate beside one: the child works while a person is waited for', async () => {
+    const { runId, child } = await parentOf('beside');
+    await world.waitFor(child, 'completed');
+    const [wait] = await untilGated(world, runId);
+    await tell(world, runId);
+    await heardAs(runId, 'awaiting_approval');
+    await decide(world, wait);
+    await completed(runId);
+    expect(toldResults(world, runId)).toHaveLength(2);
+    expect(toldResults(world, runId)[1]).toBe('The helper used pay.');
+  });
+
   test('come one after the other otherwise: what stands after a child waits for its end', async () => {
     const { runId, child } = await parentOf('mixed');
     await world.waitFor(child, 'completed');
@@ -282,6 +297,21 @@ describe('a cancel of the parent', () => {
     expect(await childrenOf(world, runId)).toMatchObject([{ state: 'cancelled' }]);
     await world.starter.round();
     expect(modelRequests(world, (await childrenOf(world, runId))[0]!.child_run_id)).toEqual([]);
+  });
+
+  test('of one that waits for an approval beside its child ends it after the child all the same', async () => {
+    const { runId, child } = await parentOf('held');
+    await until('the child works', () => modelRequests(world, child).length === 1);
+    await untilGated(world, runId);
+    expect(await command(world, runId, 'cancel')).toBe('accepted');
+    await tell(world, child);
+    await childEnds(runId, child);
+    await world.waitFor(runId, 'cancelled');
+    expect(await world.path(runId)).toEqual([
+      ...['admitted', 'running', 'awaiting_approval', 'running', 'cancelling', 'cancelled'],
+    ]);
+    expect(arrived(world, runId)).toEqual({});
+    await checkRun(world, runId);
   });
 
   test('lets a child go on that is to be left, and says so', async () => {

@@ -102,7 +102,14 @@ describe('the application', () => {
       ...['close_effect', 'close_orphan', 'commit_model_response', 'commit_trail', 'confirm_starts'],
       ...['decide_approval', 'examine_effect', 'fail_model_attempt', 'look', 'mark_swept', 'open_approval'],
       ...['record_query', 'register_agent', 'resume_point', 'runs_to_nudge', 'runs_with_late_evidence'],
-      ...['settle_by_person', 'settle_effect', 'start_child', 'submit_command', 'sweep_candidates', 'take_over'],
+      ...[
+        'settle_by_person',
+        'settle_effect',
+        'start_child',
+        'submit_command',
+        'sweep_candidates',
+        'take_over',
+      ],
       'unstarted_runs',
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.
