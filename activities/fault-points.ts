@@ -23,6 +23,9 @@ export const FAULT_POINTS = [
   'undo.before_next',
   'undo.before_intent',
   'undo.after_intent',
+  'child.before_start',
+  /** The child run is admitted, or its result written, and Temporal does not know. */
+  'child.after_start',
 ] as const;
 export type FaultPoint = (typeof FAULT_POINTS)[number];
 

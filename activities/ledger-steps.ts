@@ -1,5 +1,6 @@
 import type { LedgerActivities } from '../shared/domain/protocol.js';
 import { isTerminal } from '../shared/domain/run-machine.js';
+import { startChild } from '../shared/ledger/children.js';
 import { claimResume, lookAtRun } from '../shared/ledger/commands.js';
 import { closeEffect, examineEffect } from '../shared/ledger/effects.js';
 import { askQuestion } from '../shared/ledger/questions.js';
@@ -31,6 +32,14 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
       inScope('askQuestion', input.runId, deps, (scope) =>
         orRefused(() => askQuestion(deps.db, scope, input, input.trail)),
       ),
+
+    startChild: (input) =>
+      inScope('startChild', input.runId, deps, async (scope) => {
+        await deps.reach('child.before_start');
+        const answer = await orRefused(() => startChild(deps.db, scope, input, input.trail));
+        await deps.reach('child.after_start');
+        return answer;
+      }),
 
     look: (input) =>
       inScope('look', input.runId, deps, (scope) =>

@@ -1,4 +1,5 @@
 import type { AgentManifest } from '../shared/domain/agents.js';
+import { TASK_INPUT_SCHEMA } from '../shared/domain/delegates.js';
 import type { JsonValue } from '../shared/domain/json.js';
 import type { AssistantPart, ModelResponse, ToolSpec } from '../shared/domain/models.js';
 import { approvalPolicy, askedOf } from '../shared/domain/policy.js';
@@ -19,11 +20,12 @@ export interface Plan {
   readonly refused: readonly { readonly slot: number; readonly code: string; readonly content: JsonValue }[];
 }
 
-/** What the model sees: the agent's tools, then its questions. */
-export function toolSpecs({ tools, questions = [] }: AgentManifest): ToolSpec[] {
+/** What the model sees: the agent's tools, then its questions, then the agents that it may start. */
+export function toolSpecs({ tools, questions = [], delegates = [] }: AgentManifest): ToolSpec[] {
   return [
     ...tools.map(({ name, description, inputSchema }) => ({ name, description, inputSchema })),
     ...questions.map(({ name, description }) => ({ name, description, inputSchema: QUESTION_INPUT_SCHEMA })),
+    ...delegates.map(({ name, description }) => ({ name, description, inputSchema: TASK_INPUT_SCHEMA })),
   ];
 }
 
@@ -80,6 +82,14 @@ function rowOf(call: PlannedCall, manifest: AgentManifest, claim: PlanClaim, run
       ...questionWait({ ...claim, runId }, question, args),
       expiresSeconds: question.expiresSeconds,
     };
+  }
+  const delegate = manifest.delegates?.find(({ name }) => name === toolName);
+  if (delegate !== undefined) {
+    const { version: toolVersion, agent, parallel, onCancel, share } = delegate;
+    const { task } = call.arguments;
+    if (typeof task !== 'string')
+      throw new Error(`bug: a task of ${toolName} passed its schema and is no text`);
+    return { kind: 'delegate', slot, callId, toolName, toolVersion, agent, task, parallel, onCancel, share };
   }
   const tool = manifest.tools.find(({ name }) => name === toolName);
   if (tool === undefined) throw new Error(`bug: ${toolName} was planned and is no tool of the agent`);

@@ -101,15 +101,15 @@ export async function orRefused<A>(call: () => Promise<A>): Promise<A | Refused>
       case 'must_compensate':
         return { kind: 'must_compensate' };
       default:
-        if (isUnresolvedEnd(error)) return { kind: 'out_of_step' };
+        if (isEndTooSoon(error)) return { kind: 'out_of_step' };
         throw error;
     }
   }
 }
 
-/** The database refused an end over an unresolved effect: the workflow must look again before it ends. */
-function isUnresolvedEnd(error: unknown): boolean {
-  return error instanceof Error && error.message.startsWith('unresolved_effects');
+/** The database refused an end over an unresolved effect or an open child: the workflow must look again before it ends. */
+function isEndTooSoon(error: unknown): boolean {
+  return error instanceof Error && /^(unresolved_effects|open_children)/.test(error.message);
 }
 
 function sleepUnlessAborted(ms: number, signal: AbortSignal): Promise<void> {

@@ -242,19 +242,27 @@ describe('a run shows', () => {
     const claim = await call.claimed();
     await ask(run.runId, 'pause');
     expect((await readRun(run.runId)).control).toMatchObject({
-      ...{ draining: { effects: 1, model_calls: 0 }, drained: false },
+      ...{ draining: { effects: 1, model_calls: 0, children: 0 }, drained: false },
       commands: [{ kind: 'pause', actor_id: 'olga' }],
     });
     await call.settle(claim, 'succeeded');
     await run.commit(control('pausing', 'pause_requested'));
-    expect((await readRun(run.runId)).control.draining).toStrictEqual({ effects: 0, model_calls: 0 });
+    expect((await readRun(run.runId)).control.draining).toStrictEqual({
+      effects: 0,
+      model_calls: 0,
+      children: 0,
+    });
     await run.commit(control('paused', 'drained'));
     expect((await readRun(run.runId)).control).toMatchObject({ draining: null, drained: true, commands: [] });
 
     const thinking = await running();
     await thinking.claimThink();
     await ask(thinking.runId, 'pause');
-    expect((await readRun(thinking.runId)).control.draining).toStrictEqual({ effects: 0, model_calls: 1 });
+    expect((await readRun(thinking.runId)).control.draining).toStrictEqual({
+      effects: 0,
+      model_calls: 1,
+      children: 0,
+    });
 
     const gate = await newGate(ledger);
     expect((await readRun(gate.run.runId)).control).toMatchObject({

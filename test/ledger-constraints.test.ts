@@ -2,6 +2,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
 import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
+import { delegating, newFamily, start } from './support/children.js';
 import {
   acceptJob,
   addRefusal,
@@ -112,6 +113,10 @@ beforeAll(async () => {
   await addWebhooks(ledger);
   await acceptJob(ledger, failed);
   await addRefusal(ledger);
+  const { child } = await newFamily(ledger);
+  await child.start();
+  await child.plan([delegating()]);
+  await start(child);
 });
 
 /** Which row to spoil, as a condition; `:run`, `:admitted` and `:failed` name the runs. */
@@ -373,6 +378,19 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['webhook_attempts', `outcome is not null`, `ended_at = null`, 'ended_iff_outcome'],
   ['webhook_attempts', `outcome is not null`, `outcome = 'refused'`, 'webhook_attempts_outcome_check'],
   ['webhook_attempts', `outcome is not null`, `http_status = 99`, 'webhook_attempts_http_status_check'],
+  // A child: one for its call, below its parent and its root, with something to work with.
+  ['child_runs', 'depth = 1', `depth = 0`, 'child_runs_depth_check'],
+  ['child_runs', 'depth = 2', `depth = 6`, 'child_runs_depth_check'],
+  ['child_runs', 'depth = 1', `depth = 2`, 'root_is_the_first_parent'],
+  ['child_runs', 'depth = 2', `root_run_id = parent_run_id`, 'root_is_the_first_parent'],
+  ['child_runs', 'depth = 2', `root_run_id = child_run_id`, 'no_own_parent'],
+  ['child_runs', 'depth = 2', `parent_run_id = child_run_id`, 'no_own_parent'],
+  ['child_runs', 'depth = 1', `on_cancel = 'pause'`, 'child_runs_on_cancel_check'],
+  ['child_runs', 'depth = 1', `steps_granted = 0`, 'child_runs_steps_granted_check'],
+  ['child_runs', 'depth = 1', `tool_calls_granted = -1`, 'child_runs_tool_calls_granted_check'],
+  ['child_runs', 'depth = 1', `tool = ''`, 'name_check'],
+  ['child_runs', 'depth = 1', `root_run_id = 'run_1'`, 'run_id_check'],
+  ['child_runs', 'depth = 2', `(parent_run_id, root_run_id, depth, step, slot) = (select c.parent_run_id, c.root_run_id, c.depth, c.step, c.slot from holdfast.child_runs c where c.depth = 1)`, 'one_child_a_call'],
 ];
 
 describe('an impossible row', () => {

@@ -2,6 +2,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../shared/ledger/new-id.js';
 import { giveStandingGrant } from '../shared/ledger/standing-grants.js';
 import { escalateOverdue } from '../shared/ledger/sweep.js';
+import { newFamily } from './support/children.js';
 import { acceptJob, addRefusal, makeOverdue, newUndo, settle } from './support/desk.js';
 import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
@@ -49,6 +50,7 @@ beforeAll(async () => {
   await bringRunTo(ended, 'failed');
   await acceptJob(ledger, ended);
   await addRefusal(ledger);
+  await newFamily(ledger);
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -159,6 +161,7 @@ describe('the application', () => {
       'runs_with_late_evidence',
       'settle_by_person',
       'settle_effect',
+      'start_child',
       'submit_command',
       'sweep_candidates',
       'take_over',
@@ -210,7 +213,7 @@ describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'standing_grant_uses'],
-    ...['job_acceptances', 'refusals'],
+    ...['job_acceptances', 'refusals', 'child_runs'],
     // Of undos, those that a person has decided.
     ...['settlement_words', 'escalations', 'undos'],
   ];

@@ -98,6 +98,13 @@ async function problemsOf(changes: Readonly<Record<string, string | null>>): Pro
   return [];
 }
 
+/** The project with a delegate that `desk-agent` may start. */
+const delegating = (name: string, settings: string, listed = name) => ({
+  'holdfast.yaml': PROJECT.replace('agents:', `delegates:\n  ${name}: ${settings}\nagents:`).replace(
+    '- note_order',
+    `- note_order\n      - ${listed}`,
+  ),
+});
 const edit = (from: string, to: string) => ({ 'holdfast.yaml': PROJECT.replace(from, to) });
 const editPay = (from: string, to: string) => ({
   'tools/payments.yaml': (FILES['tools/payments.yaml'] ?? '').replace(from, to),
@@ -139,6 +146,24 @@ describe('a project', () => {
     expect(desk?.tools[2]).toMatchObject({ version: project.catalogue.get('pay')?.version });
     expect(project.dir).toMatch(/p\d+$/);
     await project.close();
+  });
+
+  test('lets an agent start another, with what it may use of its own limits; agents may start each other', async () => {
+    const project = await load(
+      delegating('talk', '{ agent: talker, description: Talks., share: { steps: 0.25 } }'),
+    );
+    const [desk, talker] = project.agents;
+    expect(desk?.delegates).toEqual([
+      {
+        ...{ name: 'talk', agent: 'talker', description: 'Talks.', onCancel: 'cancel', parallel: false },
+        share: { steps: 0.25, toolCalls: 0.5, wallClock: 1 },
+        version: expect.stringMatching(/^[0-9a-f]{64}$/) as unknown,
+      },
+    ]);
+    // An agent that starts nobody is the same version as before there were delegates.
+    expect(talker).not.toHaveProperty('delegates');
+    const itself = await load(delegating('again', '{ agent: desk-agent, description: Once more. }'));
+    expect(itself.agents[0]?.delegates?.[0]?.agent).toBe('desk-agent');
   });
 
   test('has a digest that changes with what it says and not with where it lies or runs', async () => {
@@ -218,6 +243,31 @@ describe('a problem is told with its place', () => {
       'an unknown model',
       edit('model: real', 'model: rael'),
       /^holdfast\.yaml:17:12 {2}there is no model rael — /,
+    ],
+    [
+      'a delegate of an unknown agent',
+      delegating('talk', '{ agent: tlaker, description: Talks. }'),
+      /^holdfast\.yaml:9:18 {2}there is no agent tlaker — /,
+    ],
+    [
+      'a delegate that is named like a tool',
+      delegating('pay', '{ agent: talker, description: Talks. }', 'read_orders'),
+      /^holdfast\.yaml:9:3 {2}a tool pay is declared too — /,
+    ],
+    [
+      'an approval of a delegate',
+      delegating('talk', '{ agent: talker, description: Talks. }', '{ name: talk, approval: required }'),
+      /^holdfast\.yaml:17:9 {2}talk is another agent, whose own tools are approved — /,
+    ],
+    [
+      'a share of more than all',
+      delegating('talk', '{ agent: talker, description: Talks., share: { steps: 2 } }'),
+      /^holdfast\.yaml:9:\d+ {2}"steps" is too big/,
+    ],
+    [
+      'a rule for the cancel that does not exist',
+      delegating('talk', '{ agent: talker, description: Talks., onCancel: wait }'),
+      /^holdfast\.yaml:9:\d+ {2}"onCancel" must be cancel or leave/,
     ],
     [
       'a missing prompt',

@@ -119,8 +119,8 @@ async function drive(run: Run, from: ResumePoint): Promise<RunState> {
         run.show();
         return run.state;
       }
-      const { calls, asks = [] } = answer;
-      if (calls.length + asks.length > 0) await settleCalls(run, calls, asks);
+      const { calls, asks = [], children = [] } = answer;
+      if (calls.length + asks.length + children.length > 0) await settleCalls(run, calls, asks, children);
       else if (answer.refused === 0) return await endWith(run, answer.stopReason);
       run.step += 1;
     }

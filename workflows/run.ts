@@ -177,10 +177,18 @@ export class Run {
           throw new CancelAsked();
         case 'pause_requested':
           this.note({ kind: 'control', to: 'pausing', reason: 'pause_requested' });
-          this.note({ kind: 'control', to: 'paused', reason: 'drained' });
+          if (view.drainingChildren === undefined) {
+            this.note({ kind: 'control', to: 'paused', reason: 'drained' });
+          }
           await this.flush();
           continue;
         case 'pausing':
+          if (view.drainingChildren !== undefined) {
+            await this.#nudges.after(this.#looked, null);
+            this.#hasAdvanced = true;
+            if (this.isLarge) await this.continueAsNew();
+            continue;
+          }
           this.note({ kind: 'control', to: 'paused', reason: 'drained' });
           await this.flush();
           continue;

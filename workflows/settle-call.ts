@@ -1,5 +1,6 @@
 import type {
   ActAnswer,
+  ChildSlot,
   CloseReason,
   EffectStanding,
   ExamineAnswer,
@@ -10,6 +11,7 @@ import { decideRetry, type RetryKind } from '../shared/domain/retry-policy.js';
 import { CancellationScope, sleep } from '@temporalio/workflow';
 import { ledger } from './activities.js';
 import { ask, settleQuestion } from './ask-person.js';
+import { settleChild, startChild } from './await-child.js';
 import { OutOfStep, RunFails } from './endings.js';
 import { reconcile } from './reconcile.js';
 import type { Run } from './run.js';
@@ -19,34 +21,28 @@ type CallAnswer = Exclude<ActAnswer, Refused> | { readonly kind: 'absent' };
 
 const INFRASTRUCTURE_WAIT_MAX_MS = 10_000;
 
-/** A call that a person answers, in place of a target. */
-interface AskedSlot {
-  readonly slot: number;
-  readonly parallel: false;
-  readonly gated: false;
-  readonly short: false;
-  readonly asks: true;
-}
-type StepCall = (PlannedSlot & { readonly asks?: undefined }) | AskedSlot;
+/** A call of a step, by who answers it: a target, a person, or a child run. */
+type StepCall =
+  | (PlannedSlot & { readonly by: 'target' })
+  | { readonly slot: number; readonly parallel: false; readonly by: 'person' }
+  | (ChildSlot & { readonly by: 'child' });
 
 /**
  * Settles every call of the current step, in order; neighbours that the tools declare parallel are tried beside each
- * other first. `questions` are the slots of those. Every call has its result when this returns, even when the run then
+ * other first. `questions` are the slots of calls that a person answers, `children` those that a run answers. Every call has its result when this returns, even when the run then
  * fails.
  */
 export async function settleCalls(
   run: Run,
   planned: readonly PlannedSlot[],
   questions: readonly number[],
+  children: readonly ChildSlot[],
 ): Promise<void> {
-  const asked = questions.map((slot): AskedSlot => ({
-    slot,
-    parallel: false,
-    gated: false,
-    short: false,
-    asks: true,
-  }));
-  const calls: readonly StepCall[] = [...planned, ...asked].sort((a, b) => a.slot - b.slot);
+  const calls: readonly StepCall[] = [
+    ...planned.map((call) => ({ ...call, by: 'target' as const })),
+    ...questions.map((slot) => ({ slot, parallel: false as const, by: 'person' as const })),
+    ...children.map((call) => ({ ...call, by: 'child' as const })),
+  ].sort((a, b) => a.slot - b.slot);
   let failure: RunFails | undefined;
   for (const group of groupsOf(calls)) {
     const first = group.length > 1 ? await firstAttempts(run, group) : undefined;
@@ -54,7 +50,8 @@ export async function settleCalls(
       // Calls further on that need a person are shown together with this one.
       const showOthers = (): Promise<void> => openWaits(run, calls, call.slot);
       try {
-        if (call.asks) await settleQuestion(run, call.slot, showOthers);
+        if (call.by === 'person') await settleQuestion(run, call.slot, showOthers);
+        else if (call.by === 'child') await settleChild(run, call.slot);
         else await settleCall(run, call, first?.get(call.slot), showOthers);
       } catch (error) {
         if (!(error instanceof RunFails)) throw error;
@@ -69,8 +66,8 @@ export async function settleCalls(
 async function openWaits(run: Run, calls: readonly StepCall[], slot: number): Promise<void> {
   for (const call of calls) {
     if (call.slot <= slot) continue;
-    if (call.asks) await ask(run, call.slot);
-    else if (call.gated) await tryCall(run, call, 0);
+    if (call.by === 'person') await ask(run, call.slot);
+    else if (call.by === 'target' && call.gated) await tryCall(run, call, 0);
   }
 }
 
@@ -88,10 +85,15 @@ function groupsOf(calls: readonly StepCall[]): StepCall[][] {
 async function firstAttempts(run: Run, group: readonly StepCall[]): Promise<Map<number, CallAnswer>> {
   // Each attempt must find its past durable, and only one of them could carry it.
   await run.flush();
-  const answers = await Promise.all(
-    group.map(async (call): Promise<[number, CallAnswer]> => [call.slot, await tryCall(run, call, 0)]),
+  const answers = new Map<number, CallAnswer>();
+  await Promise.all(
+    group.map(async (call) => {
+      if (call.by === 'target') answers.set(call.slot, await tryCall(run, call, 0));
+      // What became of it is asked again in its turn.
+      else if (call.by === 'child') await startChild(run, call.slot);
+    }),
   );
-  return new Map(answers);
+  return answers;
 }
 
 /** Until the call has its one result. @throws RunFails when its contract ends the run over it */

@@ -1,4 +1,5 @@
 import type { AgentManifest, ModelProfile, ToolManifest } from '../../shared/domain/agents.js';
+import type { DelegateManifest } from '../../shared/domain/delegates.js';
 import type { QuestionManifest } from '../../shared/domain/questions.js';
 import { readScript, ScriptError } from '../models/script-format.js';
 import { manifestOf, ToolCatalogue } from '../tools/catalogue.js';
@@ -9,6 +10,7 @@ import { concerns, type PolicyRule } from '../../shared/domain/policy.js';
 import { loadPolicy } from './load-policy.js';
 import { loadTools } from './load-tools.js';
 import type { LoadedTool, LoadedTools } from './load-tools.js';
+import { loadDelegates } from './load-delegates.js';
 import { loadQuestions } from './load-questions.js';
 import { ProjectError } from './project-error.js';
 import type { AgentDeclaration, ModelDeclaration } from './project-format.js';
@@ -49,7 +51,9 @@ export async function loadProject(
   const source = await readProjectSource(path, env);
   const loaded = await loadTools(source);
   const models = await loadModels(source, options.modelOverride);
-  const offered = { ...loaded, questions: loadQuestions(source, loaded), policy: loadPolicy(source, loaded) };
+  const questions = loadQuestions(source, loaded);
+  const delegates = loadDelegates(source, { ...loaded, questions });
+  const offered = { ...loaded, questions, delegates, policy: loadPolicy(source, loaded) };
   const agents = await loadAgents(source, offered, models, options.modelOverride);
   if (source.problems.length > 0) throw new ProjectError(source.problems);
   const catalogue = new ToolCatalogue([...loaded.byName.values()].map(({ tool }) => tool));
@@ -111,6 +115,7 @@ async function checkScript(
 interface Offered extends LoadedTools {
   readonly questions: ReadonlyMap<string, QuestionManifest>;
   readonly policy: readonly PolicyRule[];
+  readonly delegates: ReadonlyMap<string, DelegateManifest>;
 }
 
 async function loadAgents(
@@ -127,13 +132,14 @@ async function loadAgents(
       source.problem([...at, 'model'], `there is no model ${declared.model} — declare it under models`);
     }
     const instructions = await instructionsOf(source, name, declared);
-    const { tools, questions } = toolsOf(source, name, declared, offered);
+    const { tools, questions, delegates } = toolsOf(source, name, declared, offered);
     if (model === undefined || instructions === null) continue;
     const rules = offered.policy.filter((rule) => tools.some((tool) => concerns(rule, tool)));
     agents.push({
       ...{ name, instructions, model, tools },
       // An agent that asks nobody is the same version as before there were questions.
       ...(questions.length === 0 ? {} : { questions }),
+      ...(delegates.length === 0 ? {} : { delegates }),
       limits: declared.limits,
       ...(rules.length === 0 ? {} : { policy: rules }),
     });
@@ -164,15 +170,17 @@ function toolsOf(
   agent: string,
   declared: AgentDeclaration,
   offered: Offered,
-): Required<Pick<AgentManifest, 'tools' | 'questions'>> {
+): Required<Pick<AgentManifest, 'tools' | 'questions' | 'delegates'>> {
   const tools: ToolManifest[] = [];
   const questions: QuestionManifest[] = [];
+  const delegates: DelegateManifest[] = [];
   const seen = new Set<string>();
   for (const [index, entry] of declared.tools.entries()) {
     const at = ['agents', agent, 'tools', index];
     const asked = typeof entry === 'string' ? { name: entry } : entry;
     const loaded = offered.byName.get(asked.name);
     const question = offered.questions.get(asked.name);
+    const delegate = offered.delegates.get(asked.name);
     if (seen.has(asked.name)) source.problem(at, `${asked.name} is listed twice — remove one of them`);
     else if (loaded !== undefined) {
       const approval = asked.approval ?? loaded.approval ?? approvalByClass(loaded);
@@ -184,12 +192,20 @@ function toolsOf(
         source.problem(at, `${asked.name} is a question, which nobody approves — remove \`approval\``);
       }
       questions.push(question);
+    } else if (delegate !== undefined) {
+      if (asked.approval !== undefined) {
+        source.problem(
+          at,
+          `${asked.name} is another agent, whose own tools are approved — remove \`approval\``,
+        );
+      }
+      delegates.push(delegate);
     } else if (!offered.broken.has(asked.name)) {
       source.problem(at, `there is no tool ${asked.name} — declare it under tools or correct its name`);
     } else continue;
     seen.add(asked.name);
   }
-  return { tools, questions };
+  return { tools, questions, delegates };
 }
 
 function lacksCompensator({ effect }: Tool, tools: LoadedTools): boolean {

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { ON_CANCEL } from '../../shared/domain/delegates.js';
 import { ROLES } from '../../shared/domain/roles.js';
 import { mcpServerSchema } from '../tools/mcp-format.js';
 import { policyRuleSchema } from './policy-format.js';
@@ -75,6 +76,24 @@ const questionSchema = z.strictObject({
   onExpiry: z.enum(['tell_model', 'fail']).default('tell_model'),
 });
 
+/** A part of what the parent may use: above 0, at most all of it. */
+const part = z.number().gt(0).max(1);
+
+/** An agent that other agents may start as a child run. */
+const delegateSchema = z.strictObject({
+  agent: z.string(),
+  /** For the model: what the other agent does, and what it must be told. */
+  description: z.string().min(1).max(4_000),
+  /** What a cancel of the parent makes of the child; `cancel` holds for its pause too. */
+  onCancel: z.enum(ON_CANCEL).default('cancel'),
+  /** Neighbouring calls of one step may run beside each other. */
+  parallel: z.boolean().default(false),
+  /** What a child may use of its parent's limits. */
+  share: z
+    .strictObject({ steps: part.default(0.5), toolCalls: part.default(0.5), wallClock: part.default(1) })
+    .prefault({}),
+});
+
 /** A project file. Paths in it are relative to its own folder. */
 export const projectSchema = z.strictObject({
   version: z.literal(1),
@@ -87,6 +106,7 @@ export const projectSchema = z.strictObject({
     })
     .prefault({}),
   questions: z.record(name, questionSchema).default({}),
+  delegates: z.record(name, delegateSchema).default({}),
   agents: z.record(name, agentSchema),
   /** When a person must approve, whatever the agents say; every rule that fits a call counts. */
   policy: z.array(policyRuleSchema).max(200).default([]),

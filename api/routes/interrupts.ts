@@ -33,6 +33,7 @@ export const listInterruptsRoute = defineRoute(
       state: z.enum([...INTERRUPT_STATES, 'any']).default('open'),
       kind: z.enum(INTERRUPT_KINDS).optional(),
       run_id: idSchema('run').optional(),
+      root_run_id: idSchema('run').optional().meta({ description: 'Of this run and of every run below it.' }),
       agent: z
         .string()
         .regex(/^[ -~]{1,64}$/, { error: 'must be 1 to 64 printable ASCII characters' })
@@ -53,6 +54,7 @@ export const listInterruptsRoute = defineRoute(
       state: query.state === 'any' ? null : query.state,
       kind: query.kind ?? null,
       runId: query.run_id ?? null,
+      rootRunId: query.root_run_id ?? null,
       agent: query.agent ?? null,
       role: query.role ?? null,
     };

@@ -30,6 +30,7 @@ export const listRunsRoute = defineRoute(
         .regex(/^[ -~]{1,64}$/, { error: 'must be 1 to 64 printable ASCII characters' })
         .optional(),
       job_id: idSchema('job').optional(),
+      parent: idSchema('run').optional().meta({ description: 'Children of this run.' }),
       created_after: Instant.optional().meta({ description: 'Admitted after this instant.' }),
       created_before: Instant.optional().meta({ description: 'Admitted before this instant.' }),
       ...PageQuery,
@@ -42,6 +43,7 @@ export const listRunsRoute = defineRoute(
       state: query.state ?? null,
       agent: query.agent ?? null,
       jobId: query.job_id ?? null,
+      parentRunId: query.parent ?? null,
       createdAfter: query.created_after ?? null,
       createdBefore: query.created_before ?? null,
     };

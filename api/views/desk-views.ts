@@ -40,6 +40,13 @@ const InterruptSummary = z.strictObject({
   kind: z.enum(INTERRUPT_KINDS),
   state: z.enum(INTERRUPT_STATES),
   run_id: z.string(),
+  parent_run_id: z.string().nullable(),
+  parent_agent: z.string().nullable().meta({
+    description: 'The agent that started the run as a child; null where a person started it.',
+  }),
+  root_run_id: z
+    .string()
+    .meta({ description: 'The top of the run’s tree: itself where it is nobody’s child.' }),
   run_state: State,
   run_control: Control,
   agent: z.string(),

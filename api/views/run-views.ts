@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { COMMAND_KINDS } from '../../shared/domain/control-table.js';
+import { ON_CANCEL } from '../../shared/domain/delegates.js';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
 import { CONTROL_STATES, RUN_STATES } from '../../shared/domain/run-machine.js';
@@ -52,7 +53,7 @@ const RunControlView = z
   .strictObject({
     deadline_at: Time,
     draining: z
-      .strictObject({ effects: z.int(), model_calls: z.int() })
+      .strictObject({ effects: z.int(), model_calls: z.int(), children: z.int() })
       .nullable()
       .meta({ description: 'While a pause is carried out: what is in flight and settles first.' }),
     drained: z.boolean().meta({ description: 'The run is paused: nothing is in flight.' }),
@@ -82,6 +83,34 @@ const RunControlView = z
       .meta({ description: 'Accepted and not carried out yet; at most 100, oldest first.' }),
   })
   .meta({ id: 'RunControl' });
+
+const RunChildrenView = z
+  .strictObject({
+    total: z.int(),
+    by_state: z.record(z.string(), z.int()),
+    runs: z
+      .array(
+        z.strictObject({
+          run_id: z.string(),
+          tool: z.string(),
+          agent: z.string(),
+          turn: z.int(),
+          step: z.int(),
+          slot: z.int(),
+          on_cancel: z.enum(ON_CANCEL),
+          state: State,
+          control: Control,
+          reason: z.string().nullable(),
+          steps_granted: z.int(),
+          tool_calls_granted: z.int(),
+          created_at: Time,
+          ended_at: Time.nullable(),
+        }),
+      )
+      .readonly()
+      .meta({ description: 'At most 100, open ones first; the counts are of all.' }),
+  })
+  .meta({ id: 'RunChildren' });
 
 const EffectGroupView = z
   .strictObject({
@@ -152,6 +181,10 @@ export const RunView = z
       job_id: z.string(),
       thread_id: z.string().nullable(),
       parent_run_id: z.string().nullable(),
+      root_run_id: z
+        .string()
+        .meta({ description: 'The top of its tree: itself where it is nobody’s child.' }),
+      depth: z.int().meta({ description: 'How many runs stand above it.' }),
       agent: z.string(),
       agent_version: Sha256,
       turn: z.int(),
@@ -190,6 +223,7 @@ export const RunView = z
       by_state: z.record(z.string(), z.int()),
       open: z.array(OpenEffectView).readonly().meta({ description: 'At most 100; the counts are of all.' }),
     }),
+    children: RunChildrenView.meta({ description: 'The runs that this one started, and waits for.' }),
     control: RunControlView,
     compensation: CompensationReportView.nullable().meta({
       description: 'What is undone and what is left; null for a run that undoes nothing.',

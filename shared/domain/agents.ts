@@ -1,5 +1,6 @@
 import type { CompensationManifest } from './compensation.js';
 import type { EffectClass } from './effect-classes.js';
+import type { DelegateManifest } from './delegates.js';
 import type { JsonObject } from './json.js';
 import type { PolicyRule } from './policy.js';
 import type { QuestionManifest } from './questions.js';
@@ -69,6 +70,8 @@ export interface AgentManifest {
   readonly tools: readonly ToolManifest[];
   /** What it may ask a person; absent where that is nothing. */
   readonly questions?: readonly QuestionManifest[];
+  /** Agents that it may start; absent where it starts none. */
+  readonly delegates?: readonly DelegateManifest[];
   readonly limits: AgentLimits;
   /** The project's rules that can concern its tools, in their order; absent where there are none. */
   readonly policy?: readonly PolicyRule[];

@@ -124,12 +124,20 @@ export interface PlannedSlot {
   readonly short: boolean;
 }
 
+/** A call that another agent answers, in a run of its own. */
+export interface ChildSlot {
+  readonly slot: number;
+  readonly parallel: boolean;
+}
+
 export type ThinkAnswer =
   | {
       readonly kind: 'answered';
       readonly calls: readonly PlannedSlot[];
       /** Slots of the calls that ask a person, in order; absent where none does. */
       readonly asks?: readonly number[];
+      /** The calls that start a child run, in order; absent where none does. */
+      readonly children?: readonly ChildSlot[];
       /** Calls that were answered with an error result instead of being planned. */
       readonly refused: number;
       readonly stopReason: ModelStopReason;
@@ -189,6 +197,8 @@ export type ActAnswer =
   | Refused;
 /** Where a question stands: `unanswered` also fails the run, by the question's own rule. */
 export type AskAnswer = { readonly kind: 'open' | 'settled' | 'unanswered' } | Held;
+/** Where the child of a call stands: not over, or over and its result with the model. */
+export type ChildAnswer = { readonly kind: 'open' | 'settled' } | Held;
 export type ExamineAnswer = EffectStanding | { readonly kind: 'absent' } | Refused;
 export type CommitAnswer = { readonly kind: 'committed'; readonly state: RunState } | Refused;
 
@@ -233,6 +243,10 @@ export interface LookAnswer {
   readonly nextInputExpiryMs: number | null;
   /** One ran out, and that has not been taken up yet. */
   readonly inputExpired: boolean;
+  /** Children that end with this run and have not ended; absent where there are none. */
+  readonly openChildren?: number;
+  /** Those of them that are still coming to rest under this run's pause; absent where there are none. */
+  readonly drainingChildren?: number;
   /** The cancel in force asks for compensation. */
   readonly compensate: boolean;
   readonly unknown: ResumePoint['unknown'];
@@ -257,6 +271,8 @@ export interface LedgerActivities {
   closeEffect(input: CloseInput): Promise<ExamineAnswer>;
   /** Opens the wait of a question, or gives its call the result when that wait is over. */
   askQuestion(input: EffectInput): Promise<AskAnswer | Refused>;
+  /** Admits the child run of a call, or gives the call its result when that run has ended. */
+  startChild(input: EffectInput): Promise<ChildAnswer | Refused>;
   /** How the run stands now; reads only. `position` as in `Trail`: entries known to be durable; null beside the run's own loop. */
   look(input: { readonly runId: string; readonly position: number | null }): Promise<LookAnswer | Refused>;
   /** What is undone next, with its intent written. */

@@ -8,8 +8,7 @@ import { newId } from './new-id.js';
 import { refusalOf } from './refusals.js';
 
 /** Versions of what a run pins besides its agent; raised when their meaning changes. */
-const WORKFLOW_VERSION = 1;
-const LEDGER_VERSION = 1;
+export const PIN_VERSIONS = { workflow_version: 1, ledger_version: 1 } as const;
 
 const CURRENT_AGENT = {
   name: 'ledger/current-agent',
@@ -106,8 +105,7 @@ export async function admitRun(db: Db, admission: Admission): Promise<Admitted> 
           ({ name, version }) => [name, version],
         ),
       ),
-      workflow_version: WORKFLOW_VERSION,
-      ledger_version: LEDGER_VERSION,
+      ...PIN_VERSIONS,
     },
     contract: filled,
     contract_sha256: digestOf(filled as unknown as JsonValue),

@@ -90,6 +90,8 @@ export async function lookAtRun(
     openInputs: a['open_inputs'] as number,
     nextInputExpiryMs: (a['next_input_expiry_ms'] ?? null) as number | null,
     inputExpired: a['input_expired'] as boolean,
+    ...(a['open_children'] === 0 ? {} : { openChildren: a['open_children'] as number }),
+    ...(a['draining_children'] === 0 ? {} : { drainingChildren: a['draining_children'] as number }),
     compensate: a['compensate'] as boolean,
     unknown: a['unknown'] as LookAnswer['unknown'],
   };

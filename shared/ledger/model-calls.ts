@@ -1,7 +1,8 @@
 import type { JsonObject, JsonValue } from '../domain/json.js';
+import type { DelegateShare, OnCancel } from '../domain/delegates.js';
 import type { InputWait } from '../domain/questions.js';
 import type { ModelResponse, TokenUsage } from '../domain/models.js';
-import type { Held, PlannedSlot, Trail } from '../domain/protocol.js';
+import type { ChildSlot, Held, PlannedSlot, Trail } from '../domain/protocol.js';
 import type { RunState } from '../domain/run-machine.js';
 import { callFunction, type Db, jsonb } from './database.js';
 import { newId } from './new-id.js';
@@ -40,6 +41,7 @@ export interface AnsweredModelCall {
   readonly stopReason: ModelResponse['stopReason'];
   readonly calls: readonly PlannedSlot[];
   readonly asks?: readonly number[];
+  readonly children?: readonly ChildSlot[];
   readonly refused: number;
   readonly state: RunState;
 }
@@ -110,6 +112,7 @@ function answered(a: Record<string, unknown>): AnsweredModelCall {
     stopReason: a['stop_reason'] as AnsweredModelCall['stopReason'],
     calls: a['calls'] as PlannedSlot[],
     ...(a['asks'] === undefined ? {} : { asks: a['asks'] as number[] }),
+    ...(a['children'] === undefined ? {} : { children: a['children'] as ChildSlot[] }),
     refused: a['refused'] as number,
     state: (a['state'] ?? 'running') as RunState,
   };
@@ -143,8 +146,21 @@ export interface QuestionCallRow extends InputWait {
   readonly toolVersion: string;
   readonly expiresSeconds: number;
 }
+/** A call that starts a child run: it never becomes an effect. What that run is given is written down with it. */
+export interface DelegateCallRow {
+  readonly kind: 'delegate';
+  readonly slot: number;
+  readonly callId: string;
+  readonly toolName: string;
+  readonly toolVersion: string;
+  readonly agent: string;
+  readonly task: string;
+  readonly parallel: boolean;
+  readonly onCancel: OnCancel;
+  readonly share: DelegateShare;
+}
 /** What becomes of one tool call of an answer. */
-export type PlanRow = PlannedCallRow | QuestionCallRow | RefusedCallRow;
+export type PlanRow = PlannedCallRow | QuestionCallRow | DelegateCallRow | RefusedCallRow;
 /** A call that was answered with an error result. It keeps its slot. */
 export interface RefusedCallRow {
   readonly kind: 'refused';

@@ -2,7 +2,8 @@ import { randomUUID } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { test } from 'vitest';
-import { command, decide, settle, untilGated } from '../support/desk-world.js';
+import { untilDelegated } from '../support/child-world.js';
+import { command, decide, settle, tell, untilGated } from '../support/desk-world.js';
 import { answer, asks, untilAsked } from '../support/input-world.js';
 import { call, DONE, reply, script, when } from '../support/scripts.js';
 import { UNDO_TOOLS, undoKeyOf } from '../support/undo.js';
@@ -45,6 +46,18 @@ async function ended(world: World, runId: string): Promise<string> {
   await world.client.workflow.getHandle(runId).result();
   return runId;
 }
+
+/** An agent that starts another. */
+const CHILD: WorldOptions = {
+  delegates: { help: { agent: 'helper', description: 'Does one thing.' } },
+  helpers: { helper: [] },
+  script: script(
+    when('parent', reply(call('help', { task: 'nothing' })), DONE),
+    when('slow', reply(call('help', { task: 'later' })), DONE),
+    when('later', { delayMs: 600_000, text: 'Late.' }),
+    when('nothing', DONE),
+  ),
+};
 
 const SCENARIOS: readonly Scenario[] = [
   { name: 'plain', play: async (world) => await ended(world, await world.run({ input: 'pay' })) },
@@ -196,6 +209,32 @@ const SCENARIOS: readonly Scenario[] = [
       await world.waitFor(runId, async () => (await waitingUndo(world, runId)) !== undefined);
       const effectId = await waitingUndo(world, runId);
       await settle(world, runId, { effectId: effectId ?? '', decided: 'left', reference: null });
+      return await ended(world, runId);
+    },
+  },
+  {
+    name: 'child',
+    options: CHILD,
+    play: async (world) => {
+      const runId = await world.run({ input: 'parent' });
+      const [child] = await untilDelegated(world, runId);
+      await world.waitFor(child ?? '', 'completed');
+      await tell(world, runId);
+      return await ended(world, runId);
+    },
+  },
+  {
+    name: 'child-cancelled',
+    options: CHILD,
+    play: async (world) => {
+      const runId = await world.run({ input: 'slow' });
+      const [child] = await untilDelegated(world, runId);
+      await world.waitFor(child ?? '', ({ model_calls }) => model_calls === 1);
+      await command(world, runId, 'cancel');
+      await world.waitFor(runId, 'cancelling');
+      await tell(world, child ?? '');
+      await world.waitFor(child ?? '', 'cancelled');
+      await tell(world, runId);
       return await ended(world, runId);
     },
   },

@@ -8,6 +8,7 @@ import {
   claimModelCall,
   type ClaimedModelCall,
   commitModelResponse,
+  type DelegateCallRow,
   type PlannedCallRow,
   type PlanRow,
   type QuestionCallRow,
@@ -21,7 +22,7 @@ import type { LedgerWorld } from './ledger-world.js';
 export const USAGE = { inputTokens: 100, outputTokens: 20, cachedInputTokens: 0, reasoningTokens: 0 };
 
 /** A call that the model asked for: what is left out of an effect's is as usual. */
-export type PlannedPart = Partial<PlannedCallRow> | QuestionCallRow;
+export type PlannedPart = Partial<PlannedCallRow> | QuestionCallRow | DelegateCallRow;
 
 /** One run as its workflow sees it: what it commits keeps its position by itself. */
 export class LedgerRun implements Speaker {
@@ -182,7 +183,7 @@ export function callOf(
 }
 
 function plannedCall(slot: number, call: PlannedPart): PlanRow {
-  if (call.kind === 'question') return { ...call, slot, callId: `call_${slot}` };
+  if (call.kind === 'question' || call.kind === 'delegate') return { ...call, slot, callId: `call_${slot}` };
   const text = call.arguments ?? `{"slot":${slot}}`;
   return {
     kind: 'planned',

@@ -21,7 +21,13 @@ export interface WorldProject {
   readonly questions?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
   /** The policy of the project file; none unless given. */
   readonly policy?: readonly Readonly<Record<string, unknown>>[];
+  /** Agents that the usual one may start; none unless given. */
+  readonly delegates?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
+  /** Agents beside the usual one, by name, with what each may call; they share its model. */
+  readonly helpers?: Readonly<Record<string, readonly ListedTool[]>>;
 }
+
+type ListedTool = string | { readonly name: string; readonly approval: 'required' | 'not_required' };
 
 export const LANES = ['normal', 'fast'] as const;
 export type Lane = (typeof LANES)[number];
@@ -50,12 +56,14 @@ export async function writeProject(
   const tools = httpTools(targetUrl, project.httpTools ?? {}, short);
   const functions = Object.entries(project.functions ?? {});
   const names = [...Object.keys(tools), ...functions.flatMap(([, exported]) => exported)];
+  const limits = { wallClockSecondsMax: 86_400, stepsMax: 500, toolCallsMax: 1_000, ...project.limits };
   const shortModel = project.lane === 'fast' ? { ...short, timeoutSeconds: 10 } : {};
   const declared = {
     version: 1,
     models: { script: { provider: 'scripted', script: 'script.json', timeoutSeconds: 60, ...shortModel } },
     tools: { http: ['tools.json'], functions: functions.map(([path]) => path) },
     questions: project.questions ?? {},
+    delegates: project.delegates ?? {},
     agents: {
       [AGENT]: {
         model: 'script',
@@ -66,9 +74,16 @@ export async function writeProject(
             approval: project.approvals?.includes(name) ? 'required' : 'not_required',
           })),
           ...Object.keys(project.questions ?? {}),
+          ...Object.keys(project.delegates ?? {}),
         ],
-        limits: { wallClockSecondsMax: 86_400, stepsMax: 500, toolCallsMax: 1_000, ...project.limits },
+        limits,
       },
+      ...Object.fromEntries(
+        Object.entries(project.helpers ?? {}).map(([name, tools]) => [
+          name,
+          { model: 'script', instructions: { text: 'Do your task.' }, tools, limits },
+        ]),
+      ),
     },
     ...(project.policy === undefined ? {} : { policy: project.policy }),
   };

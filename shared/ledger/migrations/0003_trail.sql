@@ -67,9 +67,13 @@ begin
       r := holdfast.settle_lost_reads(r);
       -- What never left is withdrawn with the run; what may have left stops the end (guard_run).
       r := holdfast.close_intended(r, 'withdrawn');
+      r := holdfast.command_children(r, 'cancel', '{}');
     end if;
   else
     r.control := p_to;
+  end if;
+  if r.parent_run_id is not null and (r.ended_at is not null or p_to = 'paused') then
+    perform holdfast.tell_parent(r);
   end if;
   -- Before the transition: whoever reads a feed up to the end of its run misses nothing.
   r := holdfast.decide_commands(r, p_region, v_from, p_to);

@@ -21,8 +21,6 @@ declare
   v_job_id text := p_run ->> 'job_id';
   v_contract jsonb := p_run -> 'contract';
   v_at timestamptz := clock_timestamp();
-  v_digest text;
-  v_message jsonb;
 begin
   select * into v_known from holdfast.api_requests
    where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
@@ -52,22 +50,30 @@ begin
     raise exception 'key_taken' using errcode = 'HF009';
   end if;
 
-  v_digest := holdfast.transition_digest('', v_run_id, 1, 'run', null, 'admitted', 'admitted', p_actor, 0, v_at);
+  perform holdfast.record_admission(v_run_id, p_run ->> 'input_text');
+  return jsonb_build_object('kind', 'admitted', 'run_id', v_run_id);
+end $$;
+
+-- What every admission leaves beside its row: the first transition, event and message, and word to the starter.
+create function holdfast.record_admission(p_run text, p_input_text text) returns void language plpgsql as $$
+declare
+  r holdfast.runs;
+  v_digest text;
+begin
+  select * into strict r from holdfast.runs where run_id = p_run;
+  v_digest := holdfast.transition_digest('', p_run, 1, 'run', null, 'admitted', 'admitted', r.actor_id, 0, r.admitted_at);
   insert into holdfast.transitions (run_id, seq, tenant_id, region, from_state, to_state, reason, actor_id, epoch,
                                     created_at, prev_digest, digest)
-    values (v_run_id, 1, p_tenant, 'run', null, 'admitted', 'admitted', p_actor, 0, v_at, '', v_digest);
-  update holdfast.runs set last_digest = v_digest where run_id = v_run_id;
+    values (p_run, 1, r.tenant_id, 'run', null, 'admitted', 'admitted', r.actor_id, 0, r.admitted_at, '', v_digest);
+  update holdfast.runs set last_digest = v_digest where run_id = p_run;
   insert into holdfast.run_events (run_id, seq, tenant_id, type, data) values
-    (v_run_id, 1, p_tenant, 'run.admitted', jsonb_build_object(
-      'state', 'admitted', 'control', 'active', 'state_version', 1, 'agent', p_run ->> 'agent',
-      'agent_version', p_run ->> 'agent_version', 'job_id', v_job_id, 'actor_id', p_actor));
+    (p_run, 1, r.tenant_id, 'run.admitted', jsonb_strip_nulls(jsonb_build_object(
+      'state', 'admitted', 'control', 'active', 'state_version', 1, 'agent', r.agent,
+      'agent_version', r.agent_version, 'job_id', r.job_id, 'actor_id', r.actor_id, 'parent_run_id', r.parent_run_id)));
   insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
-    values (v_run_id, 1, 1, 0, p_tenant, 'user', jsonb_build_object('text', p_run ->> 'input_text'));
-
-  v_message := jsonb_build_object('run_id', v_run_id, 'tenant_id', p_tenant, 'agent', p_run ->> 'agent',
-                                  'job_id', v_job_id, 'task_queue', p_run ->> 'task_queue');
-  perform pg_notify('holdfast_admitted', v_message::text);
-  return jsonb_build_object('kind', 'admitted', 'run_id', v_run_id);
+    values (p_run, 1, 1, 0, r.tenant_id, 'user', jsonb_build_object('text', p_input_text));
+  perform pg_notify('holdfast_admitted', jsonb_build_object('run_id', p_run, 'tenant_id', r.tenant_id, 'agent', r.agent,
+    'job_id', r.job_id, 'task_queue', r.task_queue)::text);
 end $$;
 
 -- Admitted runs whose start Temporal has not confirmed, oldest first.

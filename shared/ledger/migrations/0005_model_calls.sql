@@ -20,6 +20,9 @@ create function holdfast.response_summary(m holdfast.model_calls) returns jsonb 
     'refused', (select count(*) from jsonb_array_elements(m.plan) as c where c ->> 'kind' = 'refused'))
     || coalesce((select jsonb_build_object('asks', jsonb_agg((c ->> 'slot')::int order by (c ->> 'slot')::int))
                    from jsonb_array_elements(m.plan) as c where c ->> 'kind' = 'question' having count(*) > 0), '{}')
+    || coalesce((select jsonb_build_object('children', jsonb_agg(jsonb_build_object(
+                     'slot', (c ->> 'slot')::int, 'parallel', (c ->> 'parallel')::boolean) order by (c ->> 'slot')::int))
+                   from jsonb_array_elements(m.plan) as c where c ->> 'kind' = 'delegate' having count(*) > 0), '{}')
 $$;
 
 -- Claims the next attempt of a model call and hands out the transcript after step `p_known_step`.
@@ -33,6 +36,7 @@ declare
   v_answer jsonb;
   v_attempt integer;
   v_wait text;
+  v_held record;
 begin
   if r.state <> 'running' then
     raise exception 'out_of_step: % is %, and calls no model', p_run, r.state using errcode = 'HF005';
@@ -50,11 +54,12 @@ begin
       v_wait := 'given_up';
     end if;
   end if;
+  select * into v_held from holdfast.held_by_children(p_run);
   v_answer := case
     when r.control <> 'active' then jsonb_build_object('kind', 'control', 'control', r.control)
     when v_wait = 'given_up' then jsonb_build_object('kind', 'given_up')
     when clock_timestamp() >= r.deadline_at then jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock')
-    when p_step > (r.contract #>> '{limits,steps_max}')::int
+    when p_step > (r.contract #>> '{limits,steps_max}')::int - v_held.steps
       then jsonb_build_object('kind', 'limit', 'limit', 'limit_steps')
     when v_wait = 'person_needed' then jsonb_build_object('kind', 'person_needed')
   end;
@@ -110,7 +115,7 @@ begin
     'agent_version', r.agent_version, 'epoch', r.epoch,
     'model_seconds', (r.contract #>> '{timeouts,model_seconds}')::int,
     'effect_rules', r.contract -> 'effects',
-    'tool_calls_left', (r.contract #>> '{limits,tool_calls_max}')::int - r.tool_calls,
+    'tool_calls_left', (r.contract #>> '{limits,tool_calls_max}')::int - r.tool_calls - v_held.tool_calls,
     'messages', coalesce((
       select jsonb_agg(jsonb_build_object('step', step, 'position', position, 'role', role, 'content', content)
                        order by step, position)

@@ -49,6 +49,8 @@ begin
   end if;
   if r.owner_execution is distinct from 'sweeper' then
     r := holdfast.grant_ownership(r, 'sweeper', 'swept');
+    -- Nobody looks after them any more.
+    r := holdfast.command_children(r, 'cancel', '{}');
   end if;
   r := holdfast.settle_lost_reads(r);
   for e in select * from holdfast.effects where run_id = p_run and state = 'unknown' order by effect_id for update loop
@@ -74,7 +76,12 @@ begin
     if r.state <> 'needs_reconciliation' then
       r := holdfast.move_run(r, 'run', 'needs_reconciliation', v_reason, v_actor);
     end if;
+  elsif r.state = 'cancelling' and (select open from holdfast.bound_children(p_run)) > 0 then
+    -- Its children end first; the next look ends it.
+    perform holdfast.save_run(r);
+    return jsonb_build_object('kind', 'left_alone');
   else
+    if r.state = 'cancelling' and p_reason = 'person_settled' then v_reason := 'wound_down'; end if;
     if r.state = 'needs_reconciliation' then
       r := holdfast.move_run(r, 'run', 'reconciling', v_reason, v_actor);
     elsif r.state in ('waiting_for_input', 'awaiting_approval') then

@@ -104,6 +104,7 @@ begin
     else
       r := holdfast.move_run(r, 'control', case p_kind when 'pause' then 'pause_requested'
              when 'resume' then 'resume_requested' else 'cancel_requested' end, p_kind || '_requested', p_actor);
+      r := holdfast.command_children(r, p_kind, p_payload);
       perform pg_notify('holdfast_nudge', p_run);
     end if;
   end if;

@@ -9,6 +9,7 @@ declare
   v_expiry timestamptz;
   v_inputs integer;
   v_input_expiry timestamptz;
+  v_bound record;
 begin
   select * into r from holdfast.runs where run_id = p_run;
   if not found then
@@ -25,8 +26,10 @@ begin
    where run_id = p_run and state = 'open' and kind = 'approval' and expires_at > clock_timestamp();
   select count(*), min(expires_at) into v_inputs, v_input_expiry from holdfast.interrupts
    where run_id = p_run and state = 'open' and kind = 'input' and expires_at > clock_timestamp();
+  select * into v_bound from holdfast.bound_children(p_run);
   return jsonb_build_object(
     'state', r.state, 'control', r.control,
+    'open_children', v_bound.open, 'draining_children', v_bound.draining,
     'open_approvals', v_open,
     -- `greatest` takes no notice of a null.
     'next_expiry_ms', case when v_expiry is not null then
@@ -48,12 +51,16 @@ end $$;
 
 -- Runs for which something was decided a while ago and not taken up: a message may be lost, the row is not.
 create function holdfast.runs_to_nudge(p_limit integer, p_quiet_seconds integer) returns table (run_id text)
-language sql stable security definer set search_path = holdfast, pg_temp as $$
-  select run_id from (
+language plpgsql stable security definer set search_path = holdfast, pg_temp as $$
+#variable_conflict use_column
+begin
+  return query select waiting.run_id from (
     -- A call in flight ends first, and what must be found out takes its time: there is nothing to tell then.
     select c.run_id from holdfast.commands c join holdfast.runs r using (run_id)
      where c.fate = 'accepted'
        and case c.kind when 'pause' then r.state <> 'running'
+                         or exists (select from holdfast.child_runs h where h.parent_run_id = r.run_id)
+                           and (select draining from holdfast.bound_children(r.run_id)) = 0
                        when 'cancel' then r.state not in ('needs_reconciliation', 'reconciling') else true end
        and c.created_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union
@@ -70,13 +77,15 @@ language sql stable security definer set search_path = holdfast, pg_temp as $$
                         and o.state = 'open' and o.expires_at > clock_timestamp())
        and i.decided_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union
+    select p.run_id from holdfast.parents_to_nudge(p_quiet_seconds) p
+    union
     select r.run_id from holdfast.runs r
      where r.state = 'needs_reconciliation' and r.owner_execution <> 'sweeper'
        and r.updated_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
        and not exists (select from holdfast.effects e where e.run_id = r.run_id and e.state = 'unknown')
        and not holdfast.waits_for_undo(r.run_id)
-  ) as waiting limit p_limit
-$$;
+  ) as waiting limit p_limit;
+end $$;
 
 revoke execute on all functions in schema holdfast from public;
 grant execute on function holdfast.look, holdfast.runs_to_nudge to holdfast_app;

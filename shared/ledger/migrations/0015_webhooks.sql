@@ -16,7 +16,7 @@ create table holdfast.webhook_endpoints (
   -- `person`: somebody disabled it; `gone`: it answered 410.
   disabled_by     text                         check (disabled_by in ('person', 'gone')),
   disabled_at     timestamptz,
-  -- Encrypted with a key that is in no database (docs/decisions/0007); the id names which one.
+  -- Encrypted with a key that is in no database (docs/decisions/0008); the id names which one.
   secret_key_id   text                         not null check (secret_key_id ~ '^[0-9a-f]{8}$'),
   secret_sealed   bytea                        not null,
   created_by      holdfast.actor               not null,

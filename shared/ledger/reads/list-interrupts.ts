@@ -2,6 +2,7 @@ import type { JsonValue } from '../../domain/json.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
 import type { Db } from '../database.js';
 import { isoTime, isoTimeOrNull } from './row-values.js';
+import { LINEAGE_JOIN, ROOT_OF_RUN } from './run-lineage.js';
 
 export const INTERRUPT_KINDS = ['approval', 'input', 'reconciliation'] as const;
 export type InterruptKind = (typeof INTERRUPT_KINDS)[number];
@@ -26,6 +27,11 @@ export interface InterruptSummary {
   readonly kind: InterruptKind;
   readonly state: InterruptState;
   readonly run_id: string;
+  readonly parent_run_id: string | null;
+  /** The agent that started the run as a child; null where a person started it. */
+  readonly parent_agent: string | null;
+  /** The top of the run's tree: itself where it is nobody's child. */
+  readonly root_run_id: string;
   readonly run_state: RunState;
   readonly run_control: ControlState;
   readonly agent: string;
@@ -56,6 +62,8 @@ export interface InterruptFilters {
   readonly state: InterruptState | null;
   readonly kind: InterruptKind | null;
   readonly runId: string | null;
+  /** Waits of the whole tree under this run. */
+  readonly rootRunId: string | null;
   readonly agent: string | null;
   readonly role: string | null;
 }
@@ -79,7 +87,8 @@ const ACT = `${TOOL_OF_WAIT}, ${VERSION_OF_WAIT}, ${ARGUMENTS_OF_WAIT}`;
 
 /** Columns of a summary, for a row `i` of interrupts with its run `r` and its effect `e`. */
 export const SUMMARY_COLUMNS = `
-           i.interrupt_id, i.kind, i.run_id, r.state as run_state, r.control as run_control, r.agent, i.turn, i.step,
+           i.interrupt_id, i.kind, i.run_id, r.parent_run_id, p.agent as parent_agent, ${ROOT_OF_RUN} as root_run_id,
+           r.state as run_state, r.control as run_control, r.agent, i.turn, i.step,
            i.slot, i.effect_id, ${TOOL_OF_WAIT} as tool, i.requested_by, i.scope_sha256, i.required_role, i.quorum, i.on_expiry,
            i.created_at, i.expires_at, i.decided_at,
            case when i.state in ('open', 'approved') and ${RAN_OUT} then 'expired' else i.state end as state,
@@ -89,16 +98,19 @@ export const SUMMARY_COLUMNS = `
 export const SUMMARY_FROM = `
       from holdfast.interrupts i
       join holdfast.runs r on r.run_id = i.run_id
+      ${LINEAGE_JOIN}
+      left join holdfast.runs p on p.run_id = h.parent_run_id
       left join holdfast.effects e on e.effect_id = i.effect_id`;
 
 const FILTERED = `i.tenant_id = $1
        and ($2::text is null or i.kind = $2)
        and ($3::text is null or i.run_id = $3)
        and ($4::text is null or r.agent = $4)
-       and ($5::text is null or i.required_role = $5)`;
+       and ($5::text is null or i.required_role = $5)
+       and ($6::text is null or ${ROOT_OF_RUN} = $6)`;
 
 function valuesOf(tenantId: string, filters: InterruptFilters): (string | null)[] {
-  return [tenantId, filters.kind, filters.runId, filters.agent, filters.role];
+  return [tenantId, filters.kind, filters.runId, filters.agent, filters.role, filters.rootRunId];
 }
 
 /** The tenant's waits, oldest first, at most `limit`, after the interrupt `after` ('' for the first). */
@@ -112,9 +124,9 @@ export async function listInterrupts(
     name: `reads/interrupts/${filters.state ?? 'all'}`,
     text: `
     select ${SUMMARY_COLUMNS} ${SUMMARY_FROM}
-     where ${stateIs(filters.state)} and ${FILTERED} and i.interrupt_id > $6
+     where ${stateIs(filters.state)} and ${FILTERED} and i.interrupt_id > $7
      order by i.interrupt_id
-     limit $7`,
+     limit $8`,
     values: [...valuesOf(tenantId, filters), page.after, page.limit],
   });
   return rows.map(summaryOf);
@@ -158,10 +170,10 @@ export async function listInterruptGroups(
              'scope_sha256', i.scope_sha256) order by i.interrupt_id))[1:100]) as interrupts
       ${SUMMARY_FROM}
      where ${stateIs(filters.state)} and ${FILTERED}
-       and (${ACT}) > ($6, $7, $8)
+       and (${ACT}) > ($7, $8, $9)
      group by ${ACT}
      order by ${ACT}
-     limit $9`,
+     limit $10`,
     values: [...valuesOf(tenantId, filters), ...page.after, page.limit],
   });
   return rows.map((row) => ({

@@ -27,6 +27,7 @@ export interface RunFilters {
   readonly state: RunState | null;
   readonly agent: string | null;
   readonly jobId: string | null;
+  readonly parentRunId: string | null;
   readonly createdAfter: string | null;
   readonly createdBefore: string | null;
 }
@@ -44,8 +45,9 @@ const LIST_RUNS = {
        and ($5::timestamptz is null or admitted_at > $5)
        and ($6::timestamptz is null or admitted_at < $6)
        and ($7::text is null or run_id < $7)
+       and ($8::text is null or parent_run_id = $8)
      order by run_id desc
-     limit $8`,
+     limit $9`,
 };
 
 /** The tenant's runs, newest first, at most `limit`, before the run `before` where one is given. */
@@ -55,8 +57,11 @@ export async function listRuns(
   filters: RunFilters,
   page: { readonly before: string | null; readonly limit: number },
 ): Promise<RunSummary[]> {
-  const { state, agent, jobId, createdAfter, createdBefore } = filters;
-  const values = [tenantId, state, agent, jobId, createdAfter, createdBefore, page.before, page.limit];
+  const { state, agent, jobId, createdAfter, createdBefore, parentRunId } = filters;
+  const values = [
+    ...[tenantId, state, agent, jobId, createdAfter, createdBefore, page.before, parentRunId],
+    page.limit,
+  ];
   const { rows } = await db.query<SummaryRow>({ ...LIST_RUNS, values });
   return rows.map((row) => ({
     ...row,

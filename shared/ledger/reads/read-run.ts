@@ -4,6 +4,7 @@ import type { RunKey } from './row-values.js';
 import { isoTime, isoTimeOrNull, jsonTime, jsonTimeOrNull } from './row-values.js';
 import { cancelReportOf, controlOf, RUN_CONTROL_COLUMNS, type RunControlRow } from './run-control.js';
 import { compensationOf, RUN_COMPENSATION_COLUMN, type RunCompensationRow } from './run-compensation.js';
+import { childrenOf, LINEAGE_COLUMNS, LINEAGE_JOIN, type LineageRow } from './run-lineage.js';
 import type { OpenEffect, RetryStop, RunRecord } from './run-record.js';
 
 // One statement is one snapshot: counts, open effects and state are of the same instant.
@@ -41,8 +42,8 @@ const READ_RUN = {
              order by m.turn desc, m.step desc, m.position desc limit 1) as last_message,
            r.compensation_cause,
            ${RUN_COMPENSATION_COLUMN},
-           ${RUN_CONTROL_COLUMNS}
-      from holdfast.runs r
+           ${LINEAGE_COLUMNS}, ${RUN_CONTROL_COLUMNS}
+      from holdfast.runs r ${LINEAGE_JOIN}
      where r.run_id = $1 and r.tenant_id = $2`,
 };
 
@@ -79,6 +80,7 @@ function recordOf(row: RunRow): RunRecord {
       by_state: row.effect_counts,
       open: row.open_effects.map(openEffectOf),
     },
+    children: childrenOf(row),
     control: controlOf(row),
     compensation: compensationOf(row),
     recovery: {
@@ -96,8 +98,10 @@ function recordOf(row: RunRow): RunRecord {
 }
 
 function identityOf(row: RunRow): RunRecord['identity'] {
-  const { tenant_id, actor_id, job_id, thread_id, parent_run_id, agent, agent_version, turn } = row;
-  return { tenant_id, actor_id, job_id, thread_id, parent_run_id, agent, agent_version, turn };
+  const { tenant_id, actor_id, job_id, thread_id, agent, agent_version, turn } = row;
+  const { parent_run_id, root_run_id, depth } = row;
+  const lineage = { parent_run_id, root_run_id, depth };
+  return { tenant_id, actor_id, job_id, thread_id, ...lineage, agent, agent_version, turn };
 }
 
 function executionOf(row: RunRow): RunRecord['execution'] {
@@ -150,7 +154,7 @@ type OpenEffectJson = Omit<OpenEffect, 'reconciliation'> & {
   readonly reconciliation_deadline_at: string | null;
 };
 
-interface RunRow extends RunControlRow, RunCompensationRow {
+interface RunRow extends RunControlRow, RunCompensationRow, LineageRow {
   readonly run_id: string;
   readonly tenant_id: string;
   readonly actor_id: string;

@@ -8,7 +8,11 @@ import { isoTime, jsonTime } from './row-values.js';
 export interface RunControl {
   readonly deadline_at: string;
   /** While a pause is being carried out: what is in flight and settles first. */
-  readonly draining: { readonly effects: number; readonly model_calls: number } | null;
+  readonly draining: {
+    readonly effects: number;
+    readonly model_calls: number;
+    readonly children: number;
+  } | null;
   /** The pause is complete: nothing is in flight. */
   readonly drained: boolean;
   /** Waits that nobody has decided and that have not expired; at most 100, oldest first. */
@@ -80,7 +84,10 @@ export const RUN_CONTROL_COLUMNS = `
              'model_calls', (select count(*) from holdfast.model_attempts a
                               join holdfast.model_calls m using (run_id, turn, step)
                              where a.run_id = r.run_id and m.state = 'calling' and a.attempt = m.attempts
-                               and a.ended_at is null)) end as draining,
+                               and a.ended_at is null),
+             'children', (select count(*) from holdfast.child_runs c join holdfast.runs k on k.run_id = c.child_run_id
+                           where c.parent_run_id = r.run_id and c.on_cancel = 'cancel' and k.ended_at is null
+                             and k.control in ('pause_requested', 'pausing'))) end as draining,
            (select coalesce(jsonb_agg(to_jsonb(w) order by w.interrupt_id), '[]') from (
               select i.interrupt_id, i.kind, i.effect_id, ${TOOL_OF_WAIT} as tool, i.required_role, i.expires_at
                 from holdfast.interrupts i left join holdfast.effects e using (effect_id)

@@ -3,6 +3,7 @@ import type { JsonValue } from '../../domain/json.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
 import type { CompensationReport } from './run-compensation.js';
 import type { CancelReport, RunControl } from './run-control.js';
+import type { RunChildren } from './run-lineage.js';
 
 /** An effect that nobody has settled yet. */
 export interface OpenEffect {
@@ -47,6 +48,10 @@ export interface RunRecord {
     readonly job_id: string;
     readonly thread_id: string | null;
     readonly parent_run_id: string | null;
+    /** The top of its tree of runs: itself where it is nobody's child. */
+    readonly root_run_id: string;
+    /** How many runs stand above it. */
+    readonly depth: number;
     readonly agent: string;
     readonly agent_version: string;
     readonly turn: number;
@@ -88,6 +93,7 @@ export interface RunRecord {
     /** At most 100, oldest first; `total` and `by_state` count all. */
     readonly open: readonly OpenEffect[];
   };
+  readonly children: RunChildren;
   readonly control: RunControl;
   /** What is undone and what is left; null for a run that undoes nothing. */
   readonly compensation: CompensationReport | null;
