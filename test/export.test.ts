@@ -81,12 +81,15 @@ describe('an export', () => {
     for (const [table, rows] of Object.entries(tables)) {
       const way = EXPORTED_BY_WAY[table] ?? 'run_id = $run';
       const [count] = await ledger.rows<{ n: number }>(
-        `select count(*)::int as n from holdfast.${table} where ${way.replace('$run', `'${run.runId}'`)}`,
+        `select count(*)::int as n from holdfast.${table} where ${way.replaceAll('$run', `'${run.runId}'`)}`,
       );
       expect([table, rows.length]).toStrictEqual([table, count!.n]);
     }
     const empty = Object.keys(tables).filter((table) => tables[table]!.length === 0);
-    expect(empty).toStrictEqual(['late_receipts', 'webhook_attempts']);
+    expect(empty).toStrictEqual([
+      ...['child_runs', 'escalations', 'late_receipts', 'standing_grant_uses', 'undos'],
+      'webhook_attempts',
+    ]);
     const names = await ledger.rows<{ name: string }>(
       `select relname as name from pg_class where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'p')`,
     );

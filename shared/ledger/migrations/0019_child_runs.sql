@@ -88,10 +88,12 @@ create function holdfast.child_contract(r holdfast.runs, p_share jsonb, p_agent_
 returns jsonb language plpgsql stable as $$
 declare
   v_limits constant jsonb := r.contract -> 'limits';
+  -- By itself: inside the expression below Postgres 18 loses what the aggregate made.
+  v_rules constant jsonb := holdfast.child_effect_rules(r);
   v_held record;
 begin
   select * into v_held from holdfast.held_by_children(r.run_id);
-  return r.contract || jsonb_build_object('effects', holdfast.child_effect_rules(r), 'limits', v_limits || jsonb_build_object(
+  return r.contract || jsonb_build_object('effects', v_rules, 'limits', v_limits || jsonb_build_object(
     'steps_max', least(greatest(1, floor((p_share ->> 'steps')::numeric * (v_limits ->> 'steps_max')::int)::int),
       (v_limits ->> 'steps_max')::int - r.step - v_held.steps - 1, (p_agent_limits ->> 'stepsMax')::int),
     'tool_calls_max', greatest(0, least(floor((p_share ->> 'toolCalls')::numeric * (v_limits ->> 'tool_calls_max')::int)::int,

@@ -14,17 +14,20 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
   job_acceptances: 'job_id in (select job_id from holdfast.runs where run_id = $run)',
   agent_versions:
     '(agent, agent_version) in (select agent, agent_version from holdfast.runs where run_id = $run)',
+  child_runs: 'parent_run_id = $run or child_run_id = $run',
   decisions: 'interrupt_id in (select interrupt_id from holdfast.interrupts where run_id = $run)',
   webhook_attempts:
     'delivery_id in (select delivery_id from holdfast.webhook_deliveries where run_id = $run)',
 };
 
-/** Tables that hold nothing of a run: pointers, rules, places that hold secrets, and what was refused at any door. */
+/** Tables that hold nothing of a run: pointers, rules, places that hold secrets, rights, and what was refused at any door. */
 export const NOT_EXPORTED = [
   'agents',
   'legal_transitions',
   'migrations',
   'refusals',
+  'role_grants',
+  'standing_grants',
   'webhook_endpoints',
 ] as const;
 
