@@ -1,6 +1,5 @@
-import type { DemoRun } from './runs.js';
-import type { Stage } from './play.js';
 import { deedsOf } from './provider-log.js';
+import type { Direction, StartedRun } from './stage.js';
 import { waitFor } from './wait.js';
 
 /** What people did over the API, for the counts of the demo's last line. */
@@ -11,17 +10,6 @@ export interface PeopleDeeds {
   readonly cancelled: number;
   /** Unknown outcomes that somebody settled. */
   readonly settled: number;
-}
-
-interface Direction {
-  readonly stage: Stage;
-  readonly signal: AbortSignal;
-  say(line: string): void;
-}
-
-interface StartedRun {
-  readonly run: DemoRun;
-  readonly runId: string;
 }
 
 const APPROVER = 'anna@refund-desk.example';

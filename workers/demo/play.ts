@@ -1,24 +1,11 @@
-import type { ApiClient, EffectView } from './api-client.js';
+import type { EffectView } from './api-client.js';
 import { type Comparison, compare } from './compare.js';
 import { actAsPeople, type PeopleDeeds } from './people.js';
-import { deedsOf, type ProviderLine } from './provider-log.js';
+import { deedsOf } from './provider-log.js';
 import type { DemoRun } from './runs.js';
+import type { Direction, Stage, StartedRun } from './stage.js';
 import type { PlayedRun } from './story.js';
 import { waitFor } from './wait.js';
-
-/** What the play acts on: a running Holdfast and a payment provider, with a worker that can be killed. */
-export interface Stage {
-  readonly api: ApiClient;
-  /** Kills the worker with -9; returns when it is gone, with its pid. */
-  killWorker(): Promise<number>;
-  /** Starts a worker again; returns when it takes work, with its pid. */
-  startWorker(): Promise<number>;
-  /** Turns a dial of the provider. */
-  turnDial(body: object): Promise<void>;
-  providerLog(): Promise<ProviderLine[]>;
-  /** Throws when a process that should live has ended, with its last words. */
-  checkAlive(): void;
-}
 
 /** How the play ended. */
 export interface Ending {
@@ -27,17 +14,6 @@ export interface Ending {
   readonly effects: readonly EffectView[];
   readonly comparison: Comparison;
   readonly people: PeopleDeeds;
-}
-
-interface Direction {
-  readonly stage: Stage;
-  readonly signal: AbortSignal;
-  say(line: string): void;
-}
-
-interface StartedRun {
-  readonly run: DemoRun;
-  readonly runId: string;
 }
 
 /** The tools whose effects happen at the provider, where its journal can be asked about them. */

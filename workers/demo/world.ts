@@ -5,9 +5,10 @@ import { migrate } from '../../shared/ledger/migrate.js';
 import { freePort } from '../stack/ports.js';
 import { startStack } from '../stack/stack.js';
 import { createApiClient } from './api-client.js';
-import type { Stage } from './play.js';
+
 import { type Child, startChild } from './processes.js';
 import { readProviderLog } from './provider-log.js';
+import type { Stage } from './stage.js';
 
 /** Everything the demo runs on, all of it started for this demo alone. */
 export interface World extends Stage {
