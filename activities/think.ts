@@ -1,4 +1,5 @@
 import type { AgentManifest } from '../shared/domain/agents.js';
+import type { LimitCode } from '../shared/domain/budgets.js';
 import type { ModelOutcome } from '../shared/domain/models.js';
 import type { ThinkAnswer, ThinkInput } from '../shared/domain/protocol.js';
 import { readManifest } from '../shared/ledger/admission.js';
@@ -49,8 +50,9 @@ export function createThink(deps: ActivityDeps) {
       const { claim, transcript } = claimed;
       await deps.reach('think.after_claim');
 
-      const manifest = await untilLedgerAnswers(scope, deps, () => manifestOf(claim));
-      if (manifest === undefined) return { kind: 'agent_unavailable' };
+      const pinned = await untilLedgerAnswers(scope, deps, () => manifestOf(claim));
+      if (pinned === undefined) return { kind: 'agent_unavailable' };
+      const manifest = claim.finishing === null ? pinned : forLastAnswer(pinned, claim.finishing);
       const { outcome, chunks } = await request(deps, scope, input, { claim, manifest, transcript });
       await deps.reach('think.after_answer');
 
@@ -69,6 +71,14 @@ export function createThink(deps: ActivityDeps) {
       if (answer.kind === 'answered' && answer.state === 'completed') transcripts.forget(input.runId);
       return answer;
     });
+}
+
+/** The agent without anything that it could call, told why: what it says now is its last word. */
+function forLastAnswer(manifest: AgentManifest, limit: LimitCode): AgentManifest {
+  const told =
+    `A limit of this run is reached (${limit}). No tool can be called any more. Answer now, in words, with what ` +
+    'you have: say what is done, and what is not.';
+  return { ...manifest, instructions: `${manifest.instructions}\n\n${told}`, tools: [], questions: [] };
 }
 
 type Claimed =

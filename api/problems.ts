@@ -54,7 +54,7 @@ export function knownError(thrown: unknown, request: Pick<Request, 'method'>): H
   if (isLedgerUnavailable(thrown)) {
     // A commit whose acknowledgement was lost may have happened: only the key can tell.
     const detail =
-      request.method === 'POST'
+      request.method === 'POST' || request.method === 'PUT'
         ? 'The ledger did not answer: whether this was done is unknown. Send it again with the same key.'
         : 'The ledger cannot be read now. Send the request again later.';
     return new HoldfastError('ledger_unavailable', detail, { cause: thrown });
@@ -65,7 +65,8 @@ export function knownError(thrown: unknown, request: Pick<Request, 'method'>): H
     });
   }
   const detail = 'Something went wrong here and was logged under this instance. Send the request again later';
-  const how = request.method === 'POST' ? ', with the same Idempotency-Key.' : '.';
+  const how =
+    request.method === 'POST' || request.method === 'PUT' ? ', with the same Idempotency-Key.' : '.';
   return new HoldfastError('internal', detail + how, { cause: thrown });
 }
 

@@ -22,7 +22,7 @@ export interface ReplySpec<Body extends z.ZodType = z.ZodType> {
 
 /** A route as data: routing, parsing and the OpenAPI document are all made from it. */
 export interface RouteSpec {
-  readonly method: 'get' | 'post' | 'delete';
+  readonly method: 'get' | 'post' | 'put' | 'delete';
   /** With parameters in braces: `/v1/runs/{run_id}`. */
   readonly path: string;
   readonly operationId: string;

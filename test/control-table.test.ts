@@ -20,6 +20,7 @@ import { createTestDatabase } from './support/servers.js';
 
 const SHORT: Readonly<Record<Verdict, string>> = {
   accepted: 'yes',
+  applied: 'done',
   same: '=',
   run_ended: 'ended',
   cancel_in_force: 'cancel',
@@ -29,7 +30,24 @@ const SHORT: Readonly<Record<Verdict, string>> = {
 };
 
 // Columns: active, pause_requested, pausing, paused, resume_requested, claiming, cancel_requested.
+const CHANGE = `
+admitted             done   done   done   done   done   done   cancel
+running              done   done   done   done   done   done   cancel
+waiting_for_input    done   done   done   done   done   done   cancel
+awaiting_approval    done   done   done   done   done   done   cancel
+retry_wait           done   done   done   done   done   done   cancel
+compensating         done   done   done   done   done   done   cancel
+cancelling           cancel cancel cancel cancel cancel cancel cancel
+needs_reconciliation done   done   done   done   done   done   cancel
+reconciling          done   done   done   done   done   done   cancel
+completed            ended  ended  ended  ended  ended  ended  ended
+compensated          ended  ended  ended  ended  ended  ended  ended
+failed               ended  ended  ended  ended  ended  ended  ended
+cancelled            ended  ended  ended  ended  ended  ended  ended`;
+
 const CELLS: Readonly<Record<CommandKind, string>> = {
+  change_budget: CHANGE,
+  change_deadline: CHANGE,
   pause: `
 admitted             yes    =      =      =      resume resume cancel
 running              yes    =      =      =      resume resume cancel
@@ -139,7 +157,9 @@ describe('the control table', () => {
 
   test('uses every verdict, and refuses by codes that the API knows', () => {
     expect([...new Set(byPlace.values())].toSorted()).toStrictEqual([...VERDICTS].toSorted());
-    const refusals = VERDICTS.filter((verdict) => verdict !== 'accepted' && verdict !== 'same');
+    const refusals = VERDICTS.filter(
+      (verdict) => verdict !== 'accepted' && verdict !== 'applied' && verdict !== 'same',
+    );
     for (const code of refusals) expect([code, ERRORS[code].http]).toStrictEqual([code, 409]);
   });
 
@@ -162,37 +182,55 @@ describe('what an accepted command does', () => {
     const rows = COMMAND_KINDS.flatMap((kind) =>
       RUN_STATES.filter((state) => !isTerminal(state)).map((state) => {
         const { inFlight, waits, interrupts } = treatmentOf(kind, state);
-        return `${kind.padEnd(6)} ${state.padEnd(20)} ${inFlight.padEnd(10)} ${waits.padEnd(8)} ${interrupts}`;
+        return `${kind.padEnd(15)} ${state.padEnd(20)} ${inFlight.padEnd(10)} ${waits.padEnd(8)} ${interrupts}`;
       }),
     );
     expect(`\n${rows.join('\n')}`).toBe(`
-pause  admitted             none       are_held stay_open
-pause  running              settles    are_held stay_open
-pause  waiting_for_input    none       are_held stay_open
-pause  awaiting_approval    none       are_held stay_open
-pause  retry_wait           none       are_held stay_open
-pause  compensating         settles    are_held stay_open
-pause  cancelling           settles    are_held stay_open
-pause  needs_reconciliation none       are_held stay_open
-pause  reconciling          none       are_held stay_open
-resume admitted             none       go_on    stay_open
-resume running              none       go_on    stay_open
-resume waiting_for_input    none       go_on    stay_open
-resume awaiting_approval    none       go_on    stay_open
-resume retry_wait           none       go_on    stay_open
-resume compensating         none       go_on    stay_open
-resume cancelling           none       go_on    stay_open
-resume needs_reconciliation none       go_on    stay_open
-resume reconciling          none       go_on    stay_open
-cancel admitted             none       end      are_withdrawn
-cancel running              is_aborted end      are_withdrawn
-cancel waiting_for_input    none       end      are_withdrawn
-cancel awaiting_approval    none       end      are_withdrawn
-cancel retry_wait           none       end      are_withdrawn
-cancel compensating         is_aborted end      are_withdrawn
-cancel cancelling           is_aborted end      are_withdrawn
-cancel needs_reconciliation settles    go_on    stay_open
-cancel reconciling          settles    go_on    stay_open`);
+pause           admitted             none       are_held stay_open
+pause           running              settles    are_held stay_open
+pause           waiting_for_input    none       are_held stay_open
+pause           awaiting_approval    none       are_held stay_open
+pause           retry_wait           none       are_held stay_open
+pause           compensating         settles    are_held stay_open
+pause           cancelling           settles    are_held stay_open
+pause           needs_reconciliation none       are_held stay_open
+pause           reconciling          none       are_held stay_open
+resume          admitted             none       go_on    stay_open
+resume          running              none       go_on    stay_open
+resume          waiting_for_input    none       go_on    stay_open
+resume          awaiting_approval    none       go_on    stay_open
+resume          retry_wait           none       go_on    stay_open
+resume          compensating         none       go_on    stay_open
+resume          cancelling           none       go_on    stay_open
+resume          needs_reconciliation none       go_on    stay_open
+resume          reconciling          none       go_on    stay_open
+cancel          admitted             none       end      are_withdrawn
+cancel          running              is_aborted end      are_withdrawn
+cancel          waiting_for_input    none       end      are_withdrawn
+cancel          awaiting_approval    none       end      are_withdrawn
+cancel          retry_wait           none       end      are_withdrawn
+cancel          compensating         is_aborted end      are_withdrawn
+cancel          cancelling           is_aborted end      are_withdrawn
+cancel          needs_reconciliation settles    go_on    stay_open
+cancel          reconciling          settles    go_on    stay_open
+change_budget   admitted             none       go_on    stay_open
+change_budget   running              settles    go_on    stay_open
+change_budget   waiting_for_input    none       go_on    are_superseded
+change_budget   awaiting_approval    none       go_on    stay_open
+change_budget   retry_wait           none       go_on    stay_open
+change_budget   compensating         settles    go_on    stay_open
+change_budget   cancelling           settles    go_on    stay_open
+change_budget   needs_reconciliation none       go_on    stay_open
+change_budget   reconciling          none       go_on    stay_open
+change_deadline admitted             none       go_on    stay_open
+change_deadline running              settles    go_on    stay_open
+change_deadline waiting_for_input    none       go_on    are_superseded
+change_deadline awaiting_approval    none       go_on    stay_open
+change_deadline retry_wait           none       go_on    stay_open
+change_deadline compensating         settles    go_on    stay_open
+change_deadline cancelling           settles    go_on    stay_open
+change_deadline needs_reconciliation none       go_on    stay_open
+change_deadline reconciling          none       go_on    stay_open`);
   });
 
   test('in an ended run is nothing', () => {

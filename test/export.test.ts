@@ -87,7 +87,15 @@ describe('an export', () => {
     }
     const empty = Object.keys(tables).filter((table) => tables[table]!.length === 0);
     expect(empty).toStrictEqual([
-      ...['child_runs', 'escalations', 'late_receipts', 'standing_grant_uses', 'undos'],
+      ...[
+        'budget_reservations',
+        'budgets',
+        'child_runs',
+        'escalations',
+        'late_receipts',
+        'standing_grant_uses',
+        'undos',
+      ],
       'webhook_attempts',
     ]);
     const names = await ledger.rows<{ name: string }>(

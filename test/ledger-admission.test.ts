@@ -35,7 +35,7 @@ describe('an admission', () => {
     // The agent's own limits are the most that a contract gets.
     expect(run!.contract.limits).toStrictEqual({
       steps_max: 50,
-      tool_calls_max: 100,
+      tool_calls_max: 200,
       wall_clock_seconds: 60,
     });
     expect(run!.seconds).toBe(60);

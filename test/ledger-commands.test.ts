@@ -273,7 +273,8 @@ test('in any order of commands and safe points the ledger judges by the table an
         await submit(run, act);
         const stored = (await commandsOf(run)).at(-1)!;
         const verdict = judgeCommand(act, before.state, before.control);
-        const fate = { accepted: 'accepted', same: 'applied' }[verdict as string] ?? 'rejected';
+        const fate =
+          { accepted: 'accepted', applied: 'applied', same: 'applied' }[verdict as string] ?? 'rejected';
         expect([stored.kind, stored.fate, stored.code ?? verdict]).toStrictEqual([act, fate, verdict]);
       }
       const { ended_at, control: last } = await ledger.runRow(run.runId);

@@ -14,6 +14,7 @@ import {
   settle,
   submit,
 } from './support/desk.js';
+import { newStepOf, refund, refunds, registerBudgetAgent, setTenant } from './support/budget.js';
 import { answer, newWait } from './support/input.js';
 import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
@@ -107,6 +108,17 @@ beforeAll(async () => {
   await settle(await newUndo(ledger), { decided: 'left', reference: null });
   await settle(await newUnknown(ledger));
   await intended(await ledger.newCall('opaque', { policy: UNDOABLE }));
+  // A budget of each scope, with something used and something held.
+  await registerBudgetAgent(ledger);
+  await setTenant(ledger, 'spender', { tokens: 900_000 }, { window: 'day' });
+  const spender = await newStepOf(
+    ledger,
+    [refund(1), refund(1)],
+    { ...refunds(5, 5), cost: { micro_units: 900_000, currency: 'USD' } },
+    { tenantId: 'spender' },
+  );
+  await spender.call(0).attempt('succeeded');
+  await spender.call(1).claimed();
   await submit(open.run, 'pause');
   await submit(open.run, 'pause');
   await submit(open.run, 'resume');
@@ -234,6 +246,29 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['reconciliations', ':run', `note = ''`,                         'reconciliations_note_check'],
   ['reconciliations', ':run', `decided = 'succeeded'`,             'reconciliations_decided_check'],
   ['reconciliations', ':run', `source = 'guess'`,                  'reconciliations_source_check'],
+  // A budget: nothing goes past its limit, and each line is of what its kind says.
+  ['runs', ':run',       `last_step = 3`,                          'last_step_needs_a_limit'],
+  ['runs', ':run',       `finishing = 'limit_luck'`,               'limit_code_check'],
+  ['budgets', `kind = 'effect_count'`, `used = 5`,                 'never_overshot'],
+  ['budgets', `kind = 'effect_count'`, `reserved = 5`,             'never_overshot'],
+  ['budgets', `kind = 'effect_count'`, `limit_value = 1`,          'never_overshot'],
+  ['budgets', `kind = 'effect_count'`, `used = -1`,                'quantity_check'],
+  ['budgets', `kind = 'effect_count'`, `reserved = 'NaN'`,         'quantity_check'],
+  ['budgets', `kind = 'effect_count'`, `limit_value = 'Infinity'`, 'quantity_check'],
+  ['budgets', `kind = 'effect_count'`, `kind = 'luck'`,            'budget_kind_check'],
+  ['budgets', `kind = 'effect_count'`, `subject = ''`,             'subject_by_kind'],
+  ['budgets', `kind = 'tokens'`, `subject = 'USD'`,                'subject_by_kind'],
+  ['budgets', `kind = 'effect_sum'`, `pointer = ''`,               'pointer_by_kind'],
+  ['budgets', `kind = 'effect_count'`, `pointer = '/amount'`,      'pointer_by_kind'],
+  ['budgets', `kind = 'effect_count'`, `owner = 'tenant:spender'`, 'owner_is_its_scope'],
+  ['budgets', `kind = 'tokens'`, `owner = 'tenant:other'`,         'owner_is_its_scope'],
+  ['budgets', `kind = 'tokens'`, `day = null`,                     'day_iff_daily'],
+  ['budgets', `kind = 'effect_count'`, `day = now()`,              'day_iff_daily'],
+  ['budgets', `kind = 'effect_count'`, `period = 'day', day = now()`, 'no_days_in_a_run'],
+  ['budgets', `kind = 'tokens'`, `period = 'week', day = null`,    'budgets_period_check'],
+  ['budget_reservations', `settled_at is null`, `used = 1`,        'used_when_settled'],
+  ['budget_reservations', `settled_at is null`, `amount = -1`,     'quantity_check'],
+  ['tenant_budget_changes', `true`, `period = 'week'`,             'tenant_budget_changes_period_check'],
   // A command: its fate implies its time and its reason, and each of them implies the fate.
   ['commands', `fate = 'accepted'`, `code = 'run_ended'`, 'code_iff_rejected'],
   ['commands', `fate = 'applied'`, `code = 'run_ended'`, 'code_iff_rejected'],

@@ -132,10 +132,10 @@ describe('a claim', () => {
   test('meets the limits of steps and of time, and the request for control, before it opens anything', async () => {
     const steps = await running({ limits: { steps_max: 1 } });
     await steps.plan([]);
-    expect(await steps.claimThink()).toStrictEqual({ kind: 'limit', limit: 'limit_steps' });
+    expect(await steps.claimThink()).toStrictEqual({ kind: 'limit', limit: 'limit_steps', way: 'fail' });
     const time = await running();
     await ledger.rows(`update holdfast.runs set deadline_at = now() where run_id = $1`, time.runId);
-    expect(await time.claimThink()).toStrictEqual({ kind: 'limit', limit: 'limit_wall_clock' });
+    expect(await time.claimThink()).toStrictEqual({ kind: 'limit', limit: 'limit_wall_clock', way: 'fail' });
     const paused = await running();
     await paused.commit({ kind: 'control', to: 'pause_requested', reason: 'cancel_requested' });
     expect(await paused.claimThink()).toStrictEqual({ kind: 'control', control: 'pause_requested' });

@@ -166,6 +166,17 @@ describe('a project', () => {
     expect(itself.agents[0]?.delegates?.[0]?.agent).toBe('desk-agent');
   });
 
+  test('pins the price of a model where it says one, in micro-units of a currency', async () => {
+    const price = (currency: string) =>
+      `, price: { currency: ${currency}, inputPerMillion: 3, outputPerMillion: 15 } }`;
+    const script = 'script: models/desk.yaml';
+    const [desk, talker] = (await load(edit(`${script} }`, script + price('USD')))).agents;
+    expect(desk?.model.price).toEqual({ currency: 'USD', inputPerMillion: 3, outputPerMillion: 15 });
+    expect(talker?.model).not.toHaveProperty('price');
+    const [problem] = await problemsOf(edit(`${script} }`, script + price('dollars')));
+    expect(problem).toContain('a currency has three capital letters');
+  });
+
   test('has a digest that changes with what it says and not with where it lies or runs', async () => {
     const { digest } = await load();
     expect((await load()).digest).toBe(digest);

@@ -1,6 +1,8 @@
 import type { AskAnswer } from '../shared/domain/protocol.js';
 import { ledger } from './activities.js';
 import { RunFails } from './endings.js';
+import { meetLimit } from './meet-limit.js';
+import { awaitInput } from './await-input.js';
 import type { Run } from './run.js';
 
 /**
@@ -28,7 +30,8 @@ export async function settleQuestion(run: Run, slot: number, showOthers: () => P
         await run.obey();
         break;
       case 'limit':
-        throw new RunFails(answer.limit);
+        await meetLimit(run, answer);
+        break;
     }
   }
 }
@@ -38,19 +41,4 @@ export async function ask(run: Run, slot: number): Promise<AskAnswer> {
   return await run.trail.ride<AskAnswer>((trail) =>
     ledger.askQuestion({ runId: run.id, turn: run.turn, step: run.step, slot, trail }),
   );
-}
-
-/**
- * Waits until nobody is waited for any more, holding no worker; an answer that came before the wait ends it at once.
- * What became of it is the ledger's to say, when the call is taken up again.
- */
-export async function awaitInput(run: Run): Promise<void> {
-  let view = await run.obey();
-  if (view.openInputs === 0) return;
-  run.move('ask_input', 'input_needed');
-  while (view.openInputs > 0) {
-    if (run.isLarge) await run.continueAsNew();
-    view = await run.waitForNews(view.nextInputExpiryMs);
-  }
-  run.move('input_received', view.inputExpired ? 'input_expired' : 'input_received');
 }

@@ -2,8 +2,9 @@ import { ActivityFailure, CancellationScope } from '@temporalio/workflow';
 import type { Refused, ThinkAnswer } from '../shared/domain/protocol.js';
 import { MODEL_FAILURES, type ModelFailureReason } from '../shared/domain/models.js';
 import { decideRetry } from '../shared/domain/retry-policy.js';
-import { awaitInput } from './ask-person.js';
+import { awaitInput } from './await-input.js';
 import { RunFails } from './endings.js';
+import { meetLimit } from './meet-limit.js';
 import type { Run } from './run.js';
 
 type Answered = Extract<ThinkAnswer, { kind: 'answered' }>;
@@ -31,7 +32,8 @@ export async function callModel(run: Run): Promise<Answered> {
       case 'exhausted':
         throw new RunFails('retries_exhausted');
       case 'limit':
-        throw new RunFails(answer.limit);
+        await meetLimit(run, answer);
+        break;
       case 'agent_unavailable':
         throw new RunFails('agent_unavailable');
       case 'control':

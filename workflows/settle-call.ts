@@ -13,6 +13,7 @@ import { ledger } from './activities.js';
 import { ask, settleQuestion } from './ask-person.js';
 import { settleChild, startChild } from './await-child.js';
 import { OutOfStep, RunFails } from './endings.js';
+import { meetLimit } from './meet-limit.js';
 import { reconcile } from './reconcile.js';
 import type { Run } from './run.js';
 
@@ -134,7 +135,8 @@ export async function settleCall(
         await run.obey();
         break;
       case 'limit':
-        throw new RunFails(answer.limit);
+        await meetLimit(run, answer);
+        break;
       case 'key_conflict':
         throw new RunFails('key_conflict');
     }

@@ -82,8 +82,8 @@ async function loadModels(
 }
 
 function profileOf(source: ProjectSource, name: string, declared: ModelDeclaration): ModelProfile {
-  const { provider, maxOutputTokens, timeoutSeconds, short } = declared;
-  const limits = { maxOutputTokens, timeoutSeconds, short };
+  const { provider, maxOutputTokens, timeoutSeconds, short, price } = declared;
+  const limits = { maxOutputTokens, timeoutSeconds, short, ...(price === undefined ? {} : { price }) };
   for (const { path, message } of shortProblems(short, timeoutSeconds)) {
     source.problem(['models', name, ...path], message);
   }

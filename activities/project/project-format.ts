@@ -9,6 +9,14 @@ const modelLimits = {
   timeoutSeconds: z.number().min(1).max(86_400).default(120),
   /** Answers within 10 seconds as a rule, so its calls take the fast lane. */
   short: z.boolean().default(false),
+  /** In millionths of the currency, for a million tokens: 3 dollars are 3000000. */
+  price: z
+    .strictObject({
+      currency: z.string().regex(/^[A-Z]{3}$/, 'a currency has three capital letters, such as USD'),
+      inputPerMillion: z.int().min(0).max(1_000_000_000_000),
+      outputPerMillion: z.int().min(0).max(1_000_000_000_000),
+    })
+    .optional(),
 };
 
 const remoteModel = {

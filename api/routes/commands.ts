@@ -1,6 +1,8 @@
 import { z } from 'zod';
-import { COMMAND_KINDS } from '../../shared/domain/control-table.js';
+import { BudgetLimits, budgetLines } from '../../shared/domain/budgets.js';
+import { COMMAND_KINDS, type CommandKind } from '../../shared/domain/control-table.js';
 import { HoldfastError, type ErrorCode } from '../../shared/domain/errors.js';
+import type { JsonObject } from '../../shared/domain/json.js';
 import { idSchema, isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
 import type { Role } from '../../shared/domain/roles.js';
@@ -33,6 +35,23 @@ const SubmitCommand = z
       .min(1)
       .optional()
       .meta({ description: 'Refuse the command when the run has moved on from this version.' }),
+    budget: BudgetLimits.refine((limits) => budgetLines(limits).length > 0, { error: 'names no limit' })
+      .optional()
+      .meta({ description: 'For `change_budget`: the limits to set, of those that the run has.' }),
+    deadline_at: z.iso
+      .datetime({ offset: true })
+      .optional()
+      .meta({ description: 'For `change_deadline`: when the run must be over.' }),
+  })
+  .superRefine((command, context) => {
+    for (const [member, kind] of [
+      ['budget', 'change_budget'],
+      ['deadline_at', 'change_deadline'],
+    ] as const) {
+      if ((command[member] !== undefined) === (command.kind === kind)) continue;
+      const message = command.kind === kind ? `is missing for ${kind}` : `belongs to ${kind} alone`;
+      context.addIssue({ code: 'custom', path: [member], message });
+    }
   })
   .refine(({ kind, compensate }) => kind === 'cancel' || compensate === undefined, {
     path: ['compensate'],
@@ -40,18 +59,29 @@ const SubmitCommand = z
   })
   .meta({ id: 'SubmitCommand' });
 
-/** POST /v1/runs/{run_id}/commands: pause, resume or cancel. */
+/** What the ledger keeps of a command beside its kind. */
+function payloadOf({ reason, compensate, budget, deadline_at }: z.output<typeof SubmitCommand>): JsonObject {
+  return {
+    ...(reason === undefined ? {} : { reason }),
+    ...(compensate === true ? { compensate: true } : {}),
+    ...(budget === undefined ? {} : { lines: budgetLines(budget).map((line): JsonObject => ({ ...line })) }),
+    ...(deadline_at === undefined ? {} : { deadline_at: new Date(deadline_at).toISOString() }),
+  };
+}
+
+/** POST /v1/runs/{run_id}/commands: pause, resume, cancel, or a change of what the run may spend. */
 export const submitCommandRoute = defineRoute(
   {
     method: 'post',
     path: '/v1/runs/{run_id}/commands',
     operationId: 'submitCommand',
-    summary: 'Pause, resume or cancel a run',
+    summary: 'Pause, resume or cancel a run, or change its limits',
     description:
       'Stores the command, judges it (docs/control-table.md) and puts it in force in one transaction, whether ' +
       'Temporal is up or not: nothing is dispatched against it from then on. The run carries it out at its next safe ' +
       'point; its fate is in GET /v1/commands/{command_id}. A cancel with `compensate` undoes what happened, backwards, ' +
-      'and ends the run `compensated`, or `failed` where something is left. Takes the role operator, or requester for one’s own run.',
+      'and ends the run `compensated`, or `failed` where something is left. A change of budget or deadline is applied at ' +
+      'once, raised or lowered. Takes the role operator; a requester may pause, resume and cancel their own run.',
     authenticated: true,
     idempotent: true,
     body: SubmitCommand,
@@ -84,6 +114,7 @@ export const submitCommandRoute = defineRoute(
       'resume_in_progress',
       'pause_in_progress',
       'not_paused',
+      'budget_not_set',
       'rate_limited',
       'ledger_unavailable',
     ],
@@ -94,10 +125,7 @@ export const submitCommandRoute = defineRoute(
     const submitted = await submitCommand(pool, {
       ...key,
       kind: body.kind,
-      payload: {
-        ...(body.reason === undefined ? {} : { reason: body.reason }),
-        ...(body.compensate === true ? { compensate: true } : {}),
-      },
+      payload: payloadOf(body),
       actorId: identity.actorId,
       authority: authorityOver(identity, foundOf(await readRequester(pool, key), key), body.kind),
       expectedStateVersion: body.expected_state_version ?? null,
@@ -122,9 +150,12 @@ export const submitCommandRoute = defineRoute(
   },
 );
 
-/** Whoever asked for a run may stop it too. */
-function authorityOver(identity: Identity, requester: string, kind: string): Role {
+/** Whoever asked for a run may stop it too, and may not give themselves more to spend. */
+function authorityOver(identity: Identity, requester: string, kind: CommandKind): Role {
   if (identity.roles.includes('operator')) return 'operator';
+  if (kind === 'change_budget' || kind === 'change_deadline') {
+    throw roleRequired(`${kind.replace('_', ' the ')} of a run`, ['operator']);
+  }
   if (identity.roles.includes('requester') && identity.actorId === requester) return 'requester';
   throw roleRequired(`${kind} this run`, ['operator', 'requester (of one’s own run)']);
 }
@@ -136,6 +167,7 @@ type Refusal = Extract<
   | 'resume_in_progress'
   | 'pause_in_progress'
   | 'not_paused'
+  | 'budget_not_set'
   | 'state_version_conflict'
 >;
 
@@ -145,6 +177,7 @@ const WHAT_TO_DO: Readonly<Record<Refusal, string>> = {
   resume_in_progress: 'It is being resumed; read it again and decide then.',
   pause_in_progress: 'It is being paused; resume it when it is paused, or cancel it.',
   not_paused: 'There is nothing to resume.',
+  budget_not_set: 'It has no limit for some of what the command names; GET the run shows those that it has.',
   state_version_conflict: 'It has moved on from the version you saw; read it again and decide then.',
 };
 

@@ -1,5 +1,6 @@
 import type { Route } from '../route.js';
 import { listAgentsRoute } from './agents.js';
+import { putTenantBudgetRoute, readTenantBudgetRoute } from './budgets.js';
 import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './commands.js';
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
@@ -68,6 +69,8 @@ export const ROUTES: readonly Route[] = [
   listWebhookDeliveriesRoute,
   replayWebhookRoute,
   listRefusalsRoute,
+  putTenantBudgetRoute,
+  readTenantBudgetRoute,
   listAgentsRoute,
   healthRoute,
   readinessRoute,

@@ -69,7 +69,8 @@ export const resolveInterruptRoute = defineRoute(
       'requester; an approval is used once, in the claim of the effect, where the approver’s role is looked at again, and ' +
       'only until it expires. With `arguments` the answer is another interrupt, which stands for the changed call: of a ' +
       'quorum, the others approve that one. The tool cannot be changed. A wait for input takes `answer`, which is checked ' +
-      'against the `answer_schema` of this very wait. What is decided counts whether Temporal is up or not.',
+      'against the `answer_schema` of this very wait; so does one over a budget, whose answer raises the limit or refuses. ' +
+      'What is decided counts whether Temporal is up or not.',
     authenticated: true,
     idempotent: true,
     body: ResolveInterrupt,
@@ -155,7 +156,7 @@ export const resolveInterruptRoute = defineRoute(
 /** What is wrong with an answer, by the schema that the wait was opened with. */
 function faultsOf({ kind, answer_schema }: InterruptRecord, answer: JsonValue): RequestFault[] {
   // The ledger refuses it as another kind of decision.
-  if (kind !== 'input') return [];
+  if (kind !== 'input' && kind !== 'budget') return [];
   if (canonicalJson(answer).length > ANSWER_CHARACTERS_MAX) {
     return [{ at: 'body/answer', problem: `has more than ${ANSWER_CHARACTERS_MAX} characters as JSON` }];
   }
@@ -195,11 +196,11 @@ function refusalOf(
 
 const WORDS: Readonly<Record<Refusal, (interrupt: InterruptRecord, actorId: string) => string>> = {
   decision_mismatch: ({ interrupt_id, kind }) =>
-    kind === 'input'
-      ? `${interrupt_id} asks for input. Send {"decision":"answer","answer":…} that fits its answer_schema.`
+    kind === 'input' || kind === 'budget'
+      ? `${interrupt_id} asks for an answer. Send {"decision":"answer","answer":…} that fits its answer_schema.`
       : `${interrupt_id} asks for an approval. Send {"decision":"approve" or "deny","scope_sha256":…}.`,
   interrupt_expired: ({ interrupt_id, kind, expires_at }) =>
-    kind === 'input'
+    kind === 'input' || kind === 'budget'
       ? `${interrupt_id} expired at ${expires_at}, so the answer was not taken. The run has gone on without it.`
       : `${interrupt_id} expired at ${expires_at}, so nothing ran. The model is told so and may ask again.`,
   interrupt_decided: ({ interrupt_id, state, quorum, approvals }) =>

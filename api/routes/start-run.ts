@@ -79,6 +79,14 @@ export const startRun = defineRoute(
         { errors: [{ at: 'body/agent', problem: 'no such agent' }] },
       );
     }
+    if (admitted.kind === 'budget_unmet') {
+      const { at, problem } = admitted.fault;
+      throw new HoldfastError(
+        'contract_invalid',
+        `The budget limits what agent "${body.agent}" does not have: ${at} ${problem}. Nothing was started.`,
+        { errors: [admitted.fault] },
+      );
+    }
     if (admitted.kind === 'reused') {
       throw new HoldfastError(
         'idempotency_key_reused',

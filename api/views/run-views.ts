@@ -5,6 +5,7 @@ import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
 import { CONTROL_STATES, RUN_STATES } from '../../shared/domain/run-machine.js';
 import { INTERRUPT_KINDS } from '../../shared/ledger/reads/list-interrupts.js';
+import { RunBudgetView } from './budget-views.js';
 import { AnyJson, NextCursor, Sha256, Time } from './common.js';
 
 /** A state of the run region. */
@@ -228,6 +229,7 @@ export const RunView = z
     compensation: CompensationReportView.nullable().meta({
       description: 'What is undone and what is left; null for a run that undoes nothing.',
     }),
+    budget: RunBudgetView,
     recovery: z.strictObject({
       event_seq: z.int(),
       trail_position: z.int(),

@@ -50,6 +50,15 @@ export interface ModelProfile {
   readonly timeoutSeconds: number;
   /** Its calls take the fast lane. */
   readonly short: boolean;
+  /** What it costs; absent where nobody said so, and then it has no cost that a budget could count. */
+  readonly price?: ModelPrice;
+}
+
+/** Prices of a model, in millionths of the currency for a million tokens. */
+export interface ModelPrice {
+  readonly currency: string;
+  readonly inputPerMillion: number;
+  readonly outputPerMillion: number;
 }
 
 /** Longest time-out, in seconds, of what may call itself short: the fast lane holds a place of the workflow's worker. */

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { RunBudget } from './budgets.js';
 import { EFFECT_CLASSES } from './effect-classes.js';
 
 const seconds = (max: number) => z.int().min(1).max(max);
@@ -29,6 +30,7 @@ export const RunContract = z.strictObject({
     })
     .prefault({}),
   /** Of one operation (a model call or an effect). Attempts lost to infrastructure are not counted. */
+  budget: RunBudget.prefault({}),
   retry: z
     .strictObject({
       attempts_max: z.int().min(1).max(100).default(5),

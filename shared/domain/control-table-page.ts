@@ -17,8 +17,8 @@ export function controlTablePage(): string {
     '`docs/control-table.json` for programs, and the ledger judges by `holdfast.judge_command`, which a test compares too.',
     '',
     'A command is judged when it is stored, under the lock of its run. `accepted`: in force at once, so that nothing is',
-    'dispatched against it; the run carries it out at its next safe point. `same`: it is so already; the command counts as',
-    'applied and nothing changes. Every other word is the code of the refusal ([errors](errors.md)).',
+    'dispatched against it; the run carries it out at its next safe point. `applied`: done at once, in the transaction that',
+    'stored it. `same`: it is so already; the command counts as applied and nothing changes. Every other word is the code of the refusal ([errors](errors.md)).',
     '',
     'A cancel that is accepted overtakes a pause or a resume in force, which then expire with `cancel_in_force`. A run that',
     'ends first lets what is still accepted expire with `run_ended`.',
@@ -34,6 +34,11 @@ const DOES: Readonly<Record<CommandKind, string>> = {
   resume: 'Takes a paused run up again under a new epoch. What came due meanwhile is taken up, in order.',
   cancel:
     'Ends the run `cancelled` once the outside truth of every effect is known, and says what had happened and what not.',
+  change_budget:
+    'Raises or lowers limits of the run. A wait over its budget is superseded and the run looks again. A limit that the ' +
+    'run does not have refuses it (`budget_not_set`).',
+  change_deadline:
+    'Sets when the run must be over, earlier or later. A wait over its budget is superseded and the run looks again.',
 };
 
 function withCompensate(): string[] {
@@ -59,7 +64,7 @@ function section(kind: CommandKind): string[] {
     ...CONTROL_STATES.map((control) => judgeCommand(kind, state, control)),
   ]);
   const taken = RUN_STATES.filter((state) =>
-    CONTROL_STATES.some((control) => judgeCommand(kind, state, control) === 'accepted'),
+    CONTROL_STATES.some((control) => ['accepted', 'applied'].includes(judgeCommand(kind, state, control))),
   );
   const treatments = taken.map((state) => {
     const { inFlight, waits, interrupts } = treatmentOf(kind, state);

@@ -6,15 +6,17 @@ import { CONTROL_STATES, type ControlState, isTerminal, RUN_STATES, type RunStat
  * and docs/control-table.md are made from it.
  */
 
-export const COMMAND_KINDS = ['pause', 'resume', 'cancel'] as const;
+export const COMMAND_KINDS = ['pause', 'resume', 'cancel', 'change_budget', 'change_deadline'] as const;
 export type CommandKind = (typeof COMMAND_KINDS)[number];
 
 /**
- * `accepted`: in force from now on, applied by the run at its next safe point. `same`: what it asks for is so already;
- * nothing changes, and it counts as applied. Everything else refuses it, by code.
+ * `accepted`: in force from now on, applied by the run at its next safe point. `applied`: done at once, under the run's
+ * lock. `same`: what it asks for is so already; nothing changes, and it counts as applied. Everything else refuses it, by
+ * code.
  */
 export const VERDICTS = [
   'accepted',
+  'applied',
   'same',
   'run_ended',
   'cancel_in_force',
@@ -49,6 +51,9 @@ export function judgeCommand(
     case 'resume':
       if (control === 'cancel_requested' || state === 'cancelling') return 'cancel_in_force';
       return RESUME[control];
+    case 'change_budget':
+    case 'change_deadline':
+      return control === 'cancel_requested' || state === 'cancelling' ? 'cancel_in_force' : 'applied';
   }
 }
 
@@ -82,7 +87,7 @@ export interface Treatment {
   /** Timers and waits of the run. */
   readonly waits: 'go_on' | 'are_held' | 'end' | 'none';
   /** Interrupts that are open. */
-  readonly interrupts: 'stay_open' | 'are_withdrawn' | 'none';
+  readonly interrupts: 'stay_open' | 'are_withdrawn' | 'are_superseded' | 'none';
 }
 
 /** What an accepted command does in each state that it can meet. */
@@ -94,6 +99,14 @@ export function treatmentOf(kind: CommandKind, state: RunState): Treatment {
       return { inFlight: works ? 'settles' : 'none', waits: 'are_held', interrupts: 'stay_open' };
     case 'resume':
       return { inFlight: 'none', waits: 'go_on', interrupts: 'stay_open' };
+    case 'change_budget':
+    case 'change_deadline':
+      return {
+        inFlight: works ? 'settles' : 'none',
+        waits: 'go_on',
+        // A wait over a budget is asked about anew, with the numbers of then, or not at all.
+        interrupts: state === 'waiting_for_input' ? 'are_superseded' : 'stay_open',
+      };
     case 'cancel':
       // What may have happened outside is still found out: a wait for the truth does not end.
       return state === 'needs_reconciliation' || state === 'reconciling'

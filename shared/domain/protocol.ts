@@ -1,3 +1,4 @@
+import type { LimitCode } from './budgets.js';
 import type { EffectClass, EffectOutcome } from './effect-classes.js';
 import type { EffectState } from './effect-machine.js';
 import type { ModelFailureReason, ModelStopReason } from './models.js';
@@ -112,7 +113,15 @@ export type Refused =
 
 /** A limit or a control request stands in the way; the trail was committed. */
 export type Held =
-  | { readonly kind: 'limit'; readonly limit: 'limit_steps' | 'limit_wall_clock' | 'limit_tool_calls' }
+  | {
+      readonly kind: 'limit';
+      readonly limit: LimitCode;
+      /**
+       * What follows, by the run's contract (SPEC 4.3). `ask`: a person was asked, and the same call comes again when
+       * they have answered. `finish`: the model is called once more, without tools.
+       */
+      readonly way: 'fail' | 'ask' | 'finish';
+    }
   | { readonly kind: 'control'; readonly control: ControlState };
 
 export interface PlannedSlot {

@@ -1,5 +1,7 @@
 import type { AgentManifest } from '../domain/agents.js';
+import { budgetLines, type BudgetLimits } from '../domain/budgets.js';
 import type { RunContract } from '../domain/contract.js';
+import type { RequestFault } from '../domain/errors.js';
 import type { JsonValue } from '../domain/json.js';
 import { canonicalJson } from '../domain/strict-json.js';
 import { callFunction, type Db, jsonb } from './database.js';
@@ -67,7 +69,9 @@ export type Admitted =
   /** The key admitted `runId` with another body. Nothing was written. */
   | { readonly kind: 'reused'; readonly runId: string }
   /** No worker has registered an agent of this name. Nothing was written. */
-  | { readonly kind: 'agent_not_found' };
+  | { readonly kind: 'agent_not_found' }
+  /** The contract's budget limits what the agent does not have. Nothing was written. */
+  | { readonly kind: 'budget_unmet'; readonly fault: RequestFault };
 
 const ADMIT = {
   name: 'ledger/admit-run',
@@ -91,6 +95,7 @@ export async function admitRun(db: Db, admission: Admission): Promise<Admitted> 
   const current = rows[0];
   // A replay is answered even when the agent is gone: the key decides before anything else.
   const filled = current === undefined ? contract : withAgentLimits(contract, current.manifest);
+  const fault = current === undefined ? null : budgetFault(contract, current.manifest);
   const run = {
     run_id: newId('run'),
     job_id: newId('job'),
@@ -108,6 +113,8 @@ export async function admitRun(db: Db, admission: Admission): Promise<Admitted> 
       ...PIN_VERSIONS,
     },
     contract: filled,
+    budget_lines: budgetLines(budgetOf(filled)),
+    budget_unmet: fault !== null,
     contract_sha256: digestOf(filled as unknown as JsonValue),
     input,
     input_text: typeof input === 'string' ? input : canonicalJson(input),
@@ -124,6 +131,7 @@ export async function admitRun(db: Db, admission: Admission): Promise<Admitted> 
         jsonb(run),
       ]);
       if (answer['kind'] === 'agent_not_found') return { kind: 'agent_not_found' };
+      if (answer['kind'] === 'budget_unmet' && fault !== null) return { kind: 'budget_unmet', fault };
       return {
         kind: answer['kind'] as 'admitted' | 'replayed' | 'reused',
         runId: answer['run_id'] as string,
@@ -148,6 +156,22 @@ function withAgentLimits(contract: RunContract, { limits }: AgentManifest): RunC
       ),
     },
   };
+}
+
+/** The limits of the contract's budget, without what reaching them is. */
+function budgetOf({ budget: { on_reached: _, ...limits } }: RunContract): BudgetLimits {
+  return limits;
+}
+
+/** A limit that would limit nothing is a mistake, and no safety: what is named must be there to be counted. */
+function budgetFault({ budget }: RunContract, { model, tools }: AgentManifest): RequestFault | null {
+  const stranger = budget.effects.findIndex(({ tool }) => !tools.some(({ name }) => name === tool));
+  if (stranger >= 0) {
+    return { at: `body/contract/budget/effects/${stranger}/tool`, problem: 'is no tool of the agent' };
+  }
+  if (budget.cost === undefined || budget.cost.currency === model.price?.currency) return null;
+  const priced = model.price === undefined ? 'declares no price' : `is priced in ${model.price.currency}`;
+  return { at: 'body/contract/budget/cost', problem: `cannot be counted: the model of the agent ${priced}` };
 }
 
 /** What a start needs; the same as the message that an admission sends on `holdfast_admitted`. */

@@ -1,6 +1,7 @@
 import type { JsonObject, JsonValue } from '../domain/json.js';
 import type { DelegateShare, OnCancel } from '../domain/delegates.js';
 import type { InputWait } from '../domain/questions.js';
+import type { LimitCode } from '../domain/budgets.js';
 import type { ModelResponse, TokenUsage } from '../domain/models.js';
 import type { ChildSlot, Held, PlannedSlot, Trail } from '../domain/protocol.js';
 import type { RunState } from '../domain/run-machine.js';
@@ -33,6 +34,8 @@ export interface ClaimedModelCall {
   /** The contract's rules by tool name. */
   readonly effectRules: Readonly<Record<string, { readonly approval?: 'required' }>>;
   readonly toolCallsLeft: number;
+  /** This is the run's last answer, over this limit: no tool is offered any more. Null for every other call. */
+  readonly finishing: LimitCode | null;
   /** The transcript after the step that the caller already knows, in order. */
   readonly messages: readonly StoredMessage[];
 }
@@ -99,6 +102,7 @@ export async function claimModelCall(
         modelSeconds: a['model_seconds'] as number,
         effectRules: a['effect_rules'] as ClaimedModelCall['effectRules'],
         toolCallsLeft: a['tool_calls_left'] as number,
+        finishing: (a['finishing'] ?? null) as LimitCode | null,
         messages: a['messages'] as StoredMessage[],
       };
     default:

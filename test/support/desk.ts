@@ -50,11 +50,17 @@ export async function submit(
   changes: Partial<NewCommand> = {},
 ): Promise<Submitted> {
   return await submitCommand(run.world.db, {
-    ...{ tenantId: 'default', runId: run.runId, kind, payload: {} },
+    ...{ tenantId: 'default', runId: run.runId, kind, payload: payloadOf(kind) },
     ...{ actorId: 'user:olga', authority: 'operator', expectedStateVersion: null },
     ...{ endpoint: `POST /v1/runs/${run.runId}/commands`, idempotencyKey: randomUUID() },
     ...changes,
   });
+}
+
+/** What a command must carry to mean anything: an hour more, and no limit. */
+function payloadOf(kind: CommandKind): NewCommand['payload'] {
+  if (kind === 'change_deadline') return { deadline_at: new Date(Date.now() + 3_600_000).toISOString() };
+  return kind === 'change_budget' ? { lines: [] } : {};
 }
 
 /** A run's commands in the order in which they were judged. */

@@ -100,6 +100,7 @@ export class LedgerRun implements Speaker {
       readonly step?: number;
       readonly execution?: string;
       readonly complete?: boolean;
+      readonly usage?: ModelResponse['usage'];
     } = {},
   ): ReturnType<typeof commitModelResponse> {
     const text = options.text ?? 'Done.';
@@ -114,7 +115,12 @@ export class LedgerRun implements Speaker {
         response: {
           parts: [{ type: 'text', text }],
           stopReason: options.stopReason ?? 'stop',
-          ...{ usage: USAGE, requestId: `req-${attemptId}`, modelId: 'scripted', warnings: [] },
+          ...{
+            usage: options.usage ?? USAGE,
+            requestId: `req-${attemptId}`,
+            modelId: 'scripted',
+            warnings: [],
+          },
         },
         plan,
         assistant: { parts: [{ type: 'text', text }] },

@@ -20,7 +20,7 @@ export const LEDGER_AGENT: AgentManifest = {
     ...{ maxOutputTokens: 1_024, timeoutSeconds: 60, short: false },
   },
   tools: [],
-  limits: { stepsMax: 50, toolCallsMax: 100, wallClockSecondsMax: 3_600 },
+  limits: { stepsMax: 50, toolCallsMax: 200, wallClockSecondsMax: 3_600 },
 };
 
 export type ContractChanges = Readonly<Record<string, unknown>>;

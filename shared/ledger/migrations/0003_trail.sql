@@ -44,6 +44,8 @@ begin
     r := holdfast.move_run(r, 'control', 'active', 'cancel_requested', p_actor);
     v_at := clock_timestamp();
   end if;
+  -- Said truthfully: the model answered because nothing more was to be called.
+  if p_to = 'completed' and r.finishing is not null then p_reason := 'answer_at_limit'; end if;
   if not exists (select from holdfast.legal_transitions
                   where region = p_region and from_state = v_from and to_state = p_to) then
     raise exception 'illegal_move: % → % in region % of %', v_from, p_to, p_region, r.run_id using errcode = 'HF006';
@@ -68,6 +70,7 @@ begin
       -- What never left is withdrawn with the run; what may have left stops the end (guard_run).
       r := holdfast.close_intended(r, 'withdrawn');
       r := holdfast.command_children(r, 'cancel', '{}');
+      if r.budgeted then r := holdfast.settle_all_budgets(r); end if;
     end if;
   else
     r.control := p_to;
@@ -97,6 +100,7 @@ begin
     insert into holdfast.reconciliations (effect_id, tenant_id, run_id, decided, source, evidence, actor_id, note)
       values (e.effect_id, e.tenant_id, e.run_id, 'not_committed', 'class', '{}'::jsonb, 'holdfast:ledger',
               'The effect class is read: nothing outside can have changed.');
+    r := holdfast.settle_budget(r, e.effect_id, 'given_back');
     r := holdfast.append_event(r, 'effect.settled', jsonb_build_object(
       'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step, 'slot', e.slot,
       'state', 'not_committed', 'source', 'class'));
@@ -128,7 +132,8 @@ begin
     event_seq = r.event_seq, turn = r.turn, step = r.step, model_calls = r.model_calls,
     model_attempts = r.model_attempts, tool_calls = r.tool_calls, input_tokens = r.input_tokens,
     output_tokens = r.output_tokens, last_stop_reason = r.last_stop_reason, started_at = r.started_at,
-    ended_at = r.ended_at, updated_at = clock_timestamp()
+    ended_at = r.ended_at, deadline_at = r.deadline_at, steps_max = r.steps_max, tool_calls_max = r.tool_calls_max,
+    budgeted = r.budgeted, finishing = r.finishing, last_step = r.last_step, updated_at = clock_timestamp()
   where run_id = r.run_id;
 end $$;
 

@@ -32,15 +32,23 @@ begin
   if p_run ->> 'agent_version' is null then
     return jsonb_build_object('kind', 'agent_not_found');
   end if;
+  if (p_run ->> 'budget_unmet')::boolean then
+    return jsonb_build_object('kind', 'budget_unmet');
+  end if;
 
   insert into holdfast.jobs (job_id, tenant_id, objective, acceptance_rule, accepted_by, owner, created_by)
     values (v_job_id, p_tenant, v_contract ->> 'objective', v_contract #>> '{acceptance,rule}',
             v_contract #>> '{acceptance,accepted_by}', v_contract ->> 'owner', p_actor);
   insert into holdfast.runs (run_id, tenant_id, job_id, actor_id, agent, agent_version, pins, contract, contract_sha256,
-                             input, task_queue, state_version, event_seq, admitted_at, deadline_at)
+                             input, task_queue, state_version, event_seq, admitted_at, deadline_at, root_run_id,
+                             steps_max, tool_calls_max)
     values (v_run_id, p_tenant, v_job_id, p_actor, p_run ->> 'agent', p_run ->> 'agent_version', p_run -> 'pins',
             v_contract, p_run ->> 'contract_sha256', p_run -> 'input', p_run ->> 'task_queue', 1, 1, v_at,
-            v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int));
+            v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int), v_run_id,
+            (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int);
+  if jsonb_array_length(p_run -> 'budget_lines') > 0 then
+    perform holdfast.add_run_budgets(p_tenant, v_run_id, p_run -> 'budget_lines');
+  end if;
 
   -- Of two admissions under one key at once, the second waits here for the first and then finds its row.
   insert into holdfast.api_requests (tenant_id, endpoint, idempotency_key, request_sha256, run_id)

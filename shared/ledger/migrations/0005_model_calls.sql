@@ -37,6 +37,9 @@ declare
   v_attempt integer;
   v_wait text;
   v_held record;
+  v_lost text;
+  v_reached jsonb;
+  v_way text;
 begin
   if r.state <> 'running' then
     raise exception 'out_of_step: % is %, and calls no model', p_run, r.state using errcode = 'HF005';
@@ -57,26 +60,21 @@ begin
   select * into v_held from holdfast.held_by_children(p_run);
   v_answer := case
     when r.control <> 'active' then jsonb_build_object('kind', 'control', 'control', r.control)
-    when v_wait = 'given_up' then jsonb_build_object('kind', 'given_up')
-    when clock_timestamp() >= r.deadline_at then jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock')
-    when p_step > (r.contract #>> '{limits,steps_max}')::int - v_held.steps
-      then jsonb_build_object('kind', 'limit', 'limit', 'limit_steps')
-    when v_wait = 'person_needed' then jsonb_build_object('kind', 'person_needed')
-  end;
+    when v_wait = 'given_up' then jsonb_build_object('kind', 'given_up') end;
+  if v_answer is null then
+    v_reached := holdfast.step_limit(r, p_step);
+    v_answer := case when v_reached is null and v_wait = 'person_needed' then jsonb_build_object('kind', 'person_needed') end;
+  end if;
+  if v_reached is not null then
+    v_way := holdfast.limit_way(r);
+    r := holdfast.meet_limit(r, v_way, p_turn, p_step, v_reached);
+    v_answer := holdfast.limit_answer(v_way, v_reached);
+  end if;
   if v_answer is not null then
     perform holdfast.save_run(r);
     return v_answer;
   end if;
 
-  if m.run_id is null then
-    insert into holdfast.model_calls (run_id, turn, step, tenant_id, attempts_max, series_deadline_at)
-      values (p_run, p_turn, p_step, r.tenant_id, (r.contract #>> '{retry,attempts_max}')::int,
-              clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int))
-      returning * into m;
-    r.turn := p_turn;
-    r.step := p_step;
-    r.model_calls := r.model_calls + 1;
-  end if;
   if v_wait = 'try_again' then
     -- A person's word begins a series of its own: what waited for it has all its attempts and time still.
     update holdfast.model_calls set
@@ -91,13 +89,37 @@ begin
   end if;
   if v_attempt is null then
     update holdfast.model_attempts set outcome = 'lost', reason = 'worker_lost', ended_at = clock_timestamp()
-     where run_id = p_run and turn = p_turn and step = p_step and ended_at is null;
-    if found then m.lost_attempts := m.lost_attempts + 1; end if;
+     where run_id = p_run and turn = p_turn and step = p_step and ended_at is null returning attempt_id into v_lost;
+    if found then
+      m.lost_attempts := m.lost_attempts + 1;
+      -- Nobody knows what it took: the worst case counts, until it is heard of.
+      r := holdfast.settle_budget(r, v_lost, 'used');
+    end if;
     if m.attempts - m.lost_attempts >= m.attempts_max or m.lost_attempts >= holdfast.lost_attempts_max() then
       update holdfast.model_calls set lost_attempts = m.lost_attempts
        where run_id = p_run and turn = p_turn and step = p_step;
       perform holdfast.save_run(r);
       return jsonb_build_object('kind', 'exhausted');
+    end if;
+    v_reached := holdfast.reserve_budget(r, p_attempt_id, jsonb_build_object('model', true, 'steps', (m.run_id is null)::int));
+    if v_reached ->> 'kind' = 'reached' then
+      update holdfast.model_calls set lost_attempts = m.lost_attempts
+       where run_id = p_run and turn = p_turn and step = p_step;
+      v_way := holdfast.limit_way(r);
+      r := holdfast.meet_limit(r, v_way, p_turn, p_step, v_reached);
+      perform holdfast.save_run(r);
+      return holdfast.limit_answer(v_way, v_reached);
+    end if;
+    r.budgeted := r.budgeted or v_reached is not null;
+    if r.finishing is not null and r.last_step is null then r.last_step := p_step; end if;
+    if m.run_id is null then
+      insert into holdfast.model_calls (run_id, turn, step, tenant_id, attempts_max, series_deadline_at)
+        values (p_run, p_turn, p_step, r.tenant_id, (r.contract #>> '{retry,attempts_max}')::int,
+                clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int))
+        returning * into m;
+      r.turn := p_turn;
+      r.step := p_step;
+      r.model_calls := r.model_calls + 1;
     end if;
     m.attempts := m.attempts + 1;
     r.model_attempts := r.model_attempts + 1;
@@ -115,7 +137,10 @@ begin
     'agent_version', r.agent_version, 'epoch', r.epoch,
     'model_seconds', (r.contract #>> '{timeouts,model_seconds}')::int,
     'effect_rules', r.contract -> 'effects',
-    'tool_calls_left', (r.contract #>> '{limits,tool_calls_max}')::int - r.tool_calls - v_held.tool_calls,
+    -- Where reaching it is more than an error for the model, the claim of each call looks.
+    'tool_calls_left', case when holdfast.on_reached(r) = 'fail'
+      then r.tool_calls_max - r.tool_calls - v_held.tool_calls else 1000 end,
+    'finishing', r.finishing,
     'messages', coalesce((
       select jsonb_agg(jsonb_build_object('step', step, 'position', position, 'role', role, 'content', content)
                        order by step, position)
@@ -143,6 +168,7 @@ begin
   if found then
     r.input_tokens := r.input_tokens + p_input_tokens;
     r.output_tokens := r.output_tokens + p_output_tokens;
+    r := holdfast.settle_model_budget(r, p_attempt_id, p_outcome, p_reason, p_input_tokens, p_output_tokens);
   end if;
   return r;
 end $$;

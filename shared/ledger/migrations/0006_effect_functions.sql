@@ -174,6 +174,8 @@ declare
   v_resend boolean;
   v_uncounted boolean;
   v_approval jsonb;
+  v_reached jsonb;
+  v_way text;
 begin
   if r.state <> (case when p_slot < 1000 then 'running' else 'compensating' end) then
     raise exception 'out_of_step: % is %, and dispatches nothing', p_run, r.state using errcode = 'HF005';
@@ -188,7 +190,21 @@ begin
         raise exception 'effect_not_found: no call is planned at %/%/%/%', p_run, p_turn, p_step, p_slot
           using errcode = 'HF007';
       end if;
-      r.tool_calls := r.tool_calls + 1;
+      if r.finishing is null and holdfast.tool_calls_left(r) <= 0 then
+        if r.control <> 'active' then
+          perform holdfast.save_run(r);
+          return jsonb_build_object('kind', 'control', 'control', r.control);
+        end if;
+        v_reached := holdfast.run_limit(r, 'tool_calls');
+        v_way := holdfast.limit_way(r);
+        r := holdfast.meet_limit(r, v_way, p_turn, p_step, v_reached);
+        if r.finishing is null then
+          perform holdfast.save_run(r);
+          return holdfast.limit_answer(v_way, v_reached);
+        end if;
+      end if;
+      -- What will be refused for a limit is no use of it.
+      r.tool_calls := r.tool_calls + (r.finishing is null)::int;
       e := holdfast.intend_effect(r, v_plan, p_turn, p_step, 0, null);
     else
       -- What the one before was to do, which a person may have changed since it was planned.
@@ -213,6 +229,12 @@ begin
     perform holdfast.save_run(r);
     return jsonb_build_object('kind', 'control', 'control', r.control);
   end if;
+  -- What undoes is limited by nothing but time: a run that has spent everything must still clean up.
+  if r.finishing is not null and r.state = 'running' and not v_resend then
+    r := holdfast.deny_effect(r, e, 'limit');
+    perform holdfast.save_run(r);
+    return holdfast.effect_standing(r, holdfast.newest_effect(p_run, p_turn, p_step, p_slot));
+  end if;
   -- A resend under the same key is the same approved act; every first dispatch consumes an approval of its own.
   if (e.policy ->> 'approval') = 'required' and not v_resend and e.attempts = 0 then
     v_approval := holdfast.approval_standing(r, e);
@@ -232,10 +254,24 @@ begin
           'needed', case when v_approval ->> 'kind' = 'needed' then holdfast.needed_approval(r, e) end);
     end case;
   end if;
-  -- A resend is no new work: it finds out what became of the old.
-  if not v_resend and e.compensates is null and clock_timestamp() >= r.deadline_at then
-    perform holdfast.save_run(r);
-    return jsonb_build_object('kind', 'limit', 'limit', 'limit_wall_clock');
+  -- A resend is no new work: it finds out what became of the old, and what that may take is reserved still. What undoes is
+  -- not held up by what the run may spend.
+  if not v_resend and e.compensates is null then
+    v_reached := case when clock_timestamp() >= r.deadline_at then holdfast.run_limit(r, 'wall_clock')
+      else holdfast.reserve_budget(r, e.effect_id, jsonb_build_object(
+        'tool', e.tool, 'arguments', e.arguments, 'tool_calls', (e.attempts = 0)::int)) end;
+    if v_reached ->> 'kind' in ('reached', 'uncountable') then
+      v_way := case v_reached ->> 'kind' when 'uncountable' then 'uncountable' else holdfast.limit_way(r) end;
+      if v_way <> 'uncountable' then r := holdfast.meet_limit(r, v_way, p_turn, p_step, v_reached); end if;
+      if v_way in ('finish', 'uncountable') then
+        r := holdfast.deny_effect(r, e, case v_way when 'finish' then 'limit' else 'uncountable' end);
+        perform holdfast.save_run(r);
+        return holdfast.effect_standing(r, holdfast.newest_effect(p_run, p_turn, p_step, p_slot));
+      end if;
+      perform holdfast.save_run(r);
+      return holdfast.limit_answer(v_way, v_reached);
+    end if;
+    r.budgeted := r.budgeted or v_reached is not null;
   end if;
   -- Nothing forbids the dispatch any more, so that an approval is used by what really leaves.
   if v_approval is not null then
@@ -266,12 +302,21 @@ begin
   return holdfast.claimed(r, e, p_attempt_id);
 end $$;
 
--- A call that was refused, expired or revoked ends undispatched, and the model hears which (SPEC 4.1).
+-- A call that was refused, expired or revoked, or that a limit stops, ends undispatched, and the model hears which
+-- (SPEC 4.1, 4.3).
 create function holdfast.deny_effect(r holdfast.runs, e holdfast.effects, p_why text) returns holdfast.runs
 language plpgsql as $$
 declare
   v_note text;
+  v_wait record;
 begin
+  if p_why in ('limit', 'uncountable') then
+    for v_wait in update holdfast.interrupts set state = 'withdrawn', decided_at = coalesce(decided_at, clock_timestamp())
+              where effect_id = e.effect_id and state in ('open', 'approved') returning * loop
+      r := holdfast.append_event(r, 'interrupt.withdrawn', jsonb_build_object(
+        'interrupt_id', v_wait.interrupt_id, 'kind', v_wait.kind, 'effect_id', e.effect_id));
+    end loop;
+  end if;
   select d.note into v_note from holdfast.decisions d join holdfast.interrupts i using (interrupt_id)
    where i.effect_id = e.effect_id and d.decision = 'deny' order by d.created_at desc limit 1;
   update holdfast.effects set state = 'denied', settled_at = clock_timestamp() where effect_id = e.effect_id;
@@ -279,6 +324,10 @@ begin
     'callId', e.call_id, 'toolName', e.tool, 'isError', true, 'text', case p_why
       when 'denied' then 'Not done: a person refused this call.' || coalesce(' They said: ' || nullif(v_note, ''), '')
       when 'expired' then 'Not done: the approval that this call needs was not given in time. Nobody refused it.'
+      when 'limit' then 'Not done: a limit of this run is reached (' || r.finishing || '), and nothing more is called. '
+        || 'Answer with what you have.'
+      when 'uncountable' then 'Not done: a budget of this run counts a number of these arguments that is missing, '
+        || 'negative or no number.'
       when 'changed' then 'Not done: what was to run is no longer what a person was asked to approve.'
       else 'Not done: the approval that this call needs cannot be used.' end));
   if p_why = 'expired' then
@@ -338,6 +387,7 @@ begin
                retry_after_ms = p_retry_after_ms, evidence = p_body, evidence_type = p_content_type
          where attempt_id = p_attempt_id;
         update holdfast.effects set state = 'intended' where effect_id = e.effect_id;
+        r := holdfast.settle_budget(r, e.effect_id, 'given_back');
         r := holdfast.append_event(r, 'effect.released', jsonb_build_object(
           'effect_id', e.effect_id, 'tool', e.tool, 'step', e.step, 'slot', e.slot, 'outcome', p_outcome,
           'reason', p_reason));
@@ -368,6 +418,9 @@ begin
   update holdfast.effects set state = p_status, settled_at = clock_timestamp(), unknown_at = null,
          reconciliation_owner = null, reconciliation_deadline_at = null
    where effect_id = e.effect_id;
+  -- What happened counts; what is proven not to have happened gives back what was reserved for it.
+  r := holdfast.settle_budget(r, e.effect_id,
+    case when p_status in ('succeeded', 'committed') then 'used' else 'given_back' end);
   -- What was not committed may be done after all by a redo, which then writes the one result of the call.
   if p_status <> 'not_committed' then
     r := holdfast.write_result(r, e.turn, e.step, e.slot, jsonb_build_object(

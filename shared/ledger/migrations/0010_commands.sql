@@ -44,6 +44,7 @@ language sql immutable as $$
         case when p_compensate then 'cancel_in_force' else 'same' end
       else 'accepted' end
     when r.control = 'cancel_requested' or r.state = 'cancelling' then 'cancel_in_force'
+    when p_kind in ('change_budget', 'change_deadline') then 'applied'
     when p_kind = 'pause' then case
       when r.control = 'active' then 'accepted'
       when r.control in ('pause_requested', 'pausing', 'paused') then 'same' else 'resume_in_progress' end
@@ -77,6 +78,9 @@ begin
   end if;
   v_verdict := case when p_expected is not null and p_expected <> r.state_version then 'state_version_conflict'
                     else holdfast.judge_command(r, p_kind, coalesce((p_payload ->> 'compensate')::boolean, false)) end;
+  if v_verdict = 'applied' and holdfast.missing_line(r, p_payload -> 'lines') is not null then
+    v_verdict := 'budget_not_set';
+  end if;
   if v_verdict = 'cancel_in_force' and p_kind = 'cancel' and exists (
        select from holdfast.commands where run_id = p_run and kind = 'cancel' and fate = 'accepted'
           and (payload ->> 'compensate')::boolean) then
@@ -86,17 +90,19 @@ begin
       expected_state_version, endpoint, idempotency_key, request_sha256, fate, code, state, control, decided_at)
     values (p_command_id, p_tenant, p_run, p_kind, p_payload, p_actor, p_authority, p_expected, p_endpoint, p_key,
       p_request_sha256,
-      case v_verdict when 'accepted' then 'accepted' when 'same' then 'applied' else 'rejected' end,
-      case when v_verdict in ('accepted', 'same') then null else v_verdict end,
+      case when v_verdict = 'accepted' then 'accepted' when v_verdict in ('same', 'applied') then 'applied'
+           else 'rejected' end,
+      case when v_verdict in ('accepted', 'same', 'applied') then null else v_verdict end,
       r.state, r.control, case when v_verdict = 'accepted' then null else clock_timestamp() end);
   -- The feed of a run ends with the run; the row is there all the same.
   if r.ended_at is not null then
     return jsonb_build_object('kind', 'stored', 'command_id', p_command_id);
   end if;
-  r := holdfast.append_event(r, 'command.' || case v_verdict when 'accepted' then 'accepted' when 'same' then 'applied'
-         else 'rejected' end, jsonb_strip_nulls(jsonb_build_object('command_id', p_command_id, 'kind', p_kind,
+  r := holdfast.append_event(r, 'command.' || case when v_verdict = 'accepted' then 'accepted'
+         when v_verdict in ('same', 'applied') then 'applied' else 'rejected' end, jsonb_strip_nulls(jsonb_build_object('command_id', p_command_id, 'kind', p_kind,
          'actor_id', p_actor, 'authority', p_authority,
-         'code', case when v_verdict in ('accepted', 'same') then null else v_verdict end)));
+         'code', case when v_verdict in ('accepted', 'same', 'applied') then null else v_verdict end)));
+  if v_verdict = 'applied' then r := holdfast.change_run(r, p_kind, p_payload); end if;
   if v_verdict = 'accepted' then
     if p_kind = 'cancel' and r.owner_execution is null then
       -- Nothing ran yet, and no workflow needs to be asked.

@@ -25,7 +25,7 @@ begin
   select count(*), min(expires_at) into v_open, v_expiry from holdfast.interrupts
    where run_id = p_run and state = 'open' and kind = 'approval' and expires_at > clock_timestamp();
   select count(*), min(expires_at) into v_inputs, v_input_expiry from holdfast.interrupts
-   where run_id = p_run and state = 'open' and kind = 'input' and expires_at > clock_timestamp();
+   where run_id = p_run and state = 'open' and kind in ('input', 'budget') and expires_at > clock_timestamp();
   select * into v_bound from holdfast.bound_children(p_run);
   return jsonb_build_object(
     'state', r.state, 'control', r.control,
@@ -39,7 +39,7 @@ begin
       greatest(0, ceil(extract(epoch from v_input_expiry - clock_timestamp()) * 1000)::bigint) end,
     -- Their time is over and nobody has taken that up yet.
     'input_expired', exists (select from holdfast.interrupts
-      where run_id = p_run and state = 'open' and kind = 'input' and expires_at <= clock_timestamp()),
+      where run_id = p_run and state = 'open' and kind in ('input', 'budget') and expires_at <= clock_timestamp()),
     'compensate', exists (select from holdfast.commands where run_id = p_run and kind = 'cancel'
       and fate = 'accepted' and (payload ->> 'compensate')::boolean),
     -- What keeps the run from its end: an unknown read does not, since it changed nothing.
@@ -72,8 +72,9 @@ begin
        and i.decided_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union
     select i.run_id from holdfast.interrupts i join holdfast.runs r using (run_id)
-     where i.state = 'answered' and r.state = 'waiting_for_input' and r.control = 'active'
-       and not exists (select from holdfast.interrupts o where o.run_id = i.run_id and o.kind = 'input'
+     where (i.state = 'answered' or i.state = 'superseded' and i.kind = 'budget')
+       and r.state = 'waiting_for_input' and r.control = 'active'
+       and not exists (select from holdfast.interrupts o where o.run_id = i.run_id and o.kind in ('input', 'budget')
                         and o.state = 'open' and o.expires_at > clock_timestamp())
        and i.decided_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union

@@ -54,7 +54,7 @@ begin
   update holdfast.interrupts set state = 'expired', decided_at = clock_timestamp()
    where interrupt_id = i.interrupt_id;
   return holdfast.append_event(r, 'interrupt.expired', jsonb_build_object(
-    'interrupt_id', i.interrupt_id, 'kind', 'input', 'on_expiry', i.on_expiry));
+    'interrupt_id', i.interrupt_id, 'kind', i.kind, 'on_expiry', i.on_expiry));
 end $$;
 
 -- A planned question: opened once, and when its wait is over its one result is written (SPEC 4). `open`: somebody is
@@ -67,7 +67,8 @@ declare
   r holdfast.runs := holdfast.open_run(p_run, p_execution, p_from, p_trail);
   i holdfast.interrupts;
   v_plan jsonb;
-  v_kind text;
+  v_reached jsonb;
+  v_way text;
 begin
   if r.state <> 'running' then
     raise exception 'out_of_step: % is %, and asks nobody', p_run, r.state using errcode = 'HF005';
@@ -80,15 +81,32 @@ begin
   end if;
   i := holdfast.newest_input(p_run, p_turn, p_step, p_slot);
   if i.interrupt_id is null then
-    v_kind := case when r.control <> 'active' then 'control' when clock_timestamp() >= r.deadline_at then 'limit' end;
-    if v_kind is null then
+    if r.control <> 'active' then
+      perform holdfast.save_run(r);
+      return jsonb_build_object('kind', 'control', 'control', r.control);
+    end if;
+    v_reached := case when r.finishing is not null then null
+      when clock_timestamp() >= r.deadline_at then holdfast.run_limit(r, 'wall_clock')
+      when r.tool_calls >= r.tool_calls_max then holdfast.run_limit(r, 'tool_calls') end;
+    if v_reached is not null then
+      v_way := holdfast.limit_way(r);
+      r := holdfast.meet_limit(r, v_way, p_turn, p_step, v_reached);
+    end if;
+    if r.finishing is not null then
+      if not holdfast.has_result(p_run, p_turn, p_step, p_slot) then
+        r := holdfast.write_result(r, p_turn, p_step, p_slot, jsonb_build_object(
+          'callId', v_plan ->> 'callId', 'toolName', v_plan ->> 'toolName', 'isError', true, 'text',
+          'Not asked: a limit of this run is reached (' || r.finishing || '). Answer with what you have.'));
+      end if;
+      v_way := 'settled';
+    elsif v_reached is null then
       r.tool_calls := r.tool_calls + 1;
       r := holdfast.open_input(r, p_interrupt_id, p_turn, p_step, p_slot, v_plan);
     end if;
     perform holdfast.save_run(r);
-    return jsonb_strip_nulls(jsonb_build_object('kind', coalesce(v_kind, 'open'),
-      'control', case v_kind when 'control' then r.control end,
-      'limit', case v_kind when 'limit' then 'limit_wall_clock' end));
+    return case when v_way = 'settled' then jsonb_build_object('kind', 'settled')
+                when v_way is null then jsonb_build_object('kind', 'open')
+                else holdfast.limit_answer(v_way, v_reached) end;
   end if;
   if i.state = 'open' and clock_timestamp() < i.expires_at then
     perform holdfast.save_run(r);
@@ -164,7 +182,7 @@ begin
     return jsonb_build_object('kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
   end if;
   v_refusal := case
-    when i.kind <> 'input' then 'decision_mismatch'
+    when i.kind not in ('input', 'budget') then 'decision_mismatch'
     when i.state = 'withdrawn' then 'run_ended'
     when i.state = 'superseded' then 'interrupt_superseded'
     when i.state = 'expired' or (i.state = 'open' and v_at >= i.expires_at) then 'interrupt_expired'
@@ -188,8 +206,9 @@ begin
     values (p_interrupt, holdfast.canonical_actor(p_actor), p_tenant, 'answer', p_authority, i.scope_sha256, p_note, p_answer,
             p_endpoint, p_key, p_request_sha256);
   update holdfast.interrupts set state = 'answered', decided_at = v_at where interrupt_id = p_interrupt;
+  if i.kind = 'budget' then r := holdfast.take_budget_answer(r, i, p_answer::jsonb); end if;
   r := holdfast.append_event(r, 'interrupt.decided', jsonb_build_object(
-    'interrupt_id', i.interrupt_id, 'kind', 'input', 'tool', i.scope ->> 'tool', 'decision', 'answer',
+    'interrupt_id', i.interrupt_id, 'kind', i.kind, 'tool', i.scope ->> 'tool', 'decision', 'answer',
     'state', 'answered', 'actor_id', holdfast.canonical_actor(p_actor)));
   perform holdfast.save_run(r);
   perform pg_notify('holdfast_events', r.run_id);

@@ -95,9 +95,9 @@ begin
   select * into v_held from holdfast.held_by_children(r.run_id);
   return r.contract || jsonb_build_object('effects', v_rules, 'limits', v_limits || jsonb_build_object(
     'steps_max', least(greatest(1, floor((p_share ->> 'steps')::numeric * (v_limits ->> 'steps_max')::int)::int),
-      (v_limits ->> 'steps_max')::int - r.step - v_held.steps - 1, (p_agent_limits ->> 'stepsMax')::int),
+      r.steps_max - r.step - v_held.steps - 1, (p_agent_limits ->> 'stepsMax')::int),
     'tool_calls_max', greatest(0, least(floor((p_share ->> 'toolCalls')::numeric * (v_limits ->> 'tool_calls_max')::int)::int,
-      (v_limits ->> 'tool_calls_max')::int - r.tool_calls - v_held.tool_calls, (p_agent_limits ->> 'toolCallsMax')::int)),
+      r.tool_calls_max - r.tool_calls - v_held.tool_calls, (p_agent_limits ->> 'toolCallsMax')::int)),
     'wall_clock_seconds', least(greatest(1, floor((p_share ->> 'wallClock')::numeric * (v_limits ->> 'wall_clock_seconds')::int)::int),
       floor(extract(epoch from r.deadline_at - p_now))::int, (p_agent_limits ->> 'wallClockSecondsMax')::int)));
 end $$;
@@ -123,13 +123,16 @@ begin
   if (v_contract #>> '{limits,wall_clock_seconds}')::int < 1 then return 'limit_wall_clock'; end if;
 
   insert into holdfast.runs (run_id, tenant_id, job_id, parent_run_id, actor_id, agent, agent_version, pins, contract,
-                             contract_sha256, input, task_queue, state_version, event_seq, admitted_at, deadline_at)
+                             contract_sha256, input, task_queue, state_version, event_seq, admitted_at, deadline_at, root_run_id,
+                             steps_max, tool_calls_max)
     values (p_child, r.tenant_id, r.job_id, r.run_id, r.actor_id, v.agent, v.agent_version,
       p_versions || jsonb_build_object('agent_version', v.agent_version, 'model', v.manifest #> '{model,model}', 'tools', (
         select coalesce(jsonb_object_agg(t ->> 'name', t -> 'version'), '{}') from jsonb_array_elements(v.manifest -> 'tools') as t)),
       v_contract, encode(sha256(convert_to(holdfast.canonical_json(v_contract), 'UTF8')), 'hex'), p_plan -> 'task',
       r.task_queue, 1, 1, v_at,
-      least(r.deadline_at, v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int)));
+      least(r.deadline_at, v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int)),
+      -- A tree spends from one budget.
+      r.root_run_id, (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int);
   insert into holdfast.child_runs (child_run_id, parent_run_id, turn, step, slot, tenant_id, root_run_id, depth, tool,
                                    on_cancel, steps_granted, tool_calls_granted)
     values (p_child, r.run_id, p_turn, p_step, (p_plan ->> 'slot')::int, r.tenant_id,

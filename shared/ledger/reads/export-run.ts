@@ -14,6 +14,7 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
   job_acceptances: 'job_id in (select job_id from holdfast.runs where run_id = $run)',
   agent_versions:
     '(agent, agent_version) in (select agent, agent_version from holdfast.runs where run_id = $run)',
+  budgets: 'root_run_id in (select root_run_id from holdfast.runs where run_id = $run)',
   child_runs: 'parent_run_id = $run or child_run_id = $run',
   decisions: 'interrupt_id in (select interrupt_id from holdfast.interrupts where run_id = $run)',
   webhook_attempts:
@@ -28,6 +29,7 @@ export const NOT_EXPORTED = [
   'refusals',
   'role_grants',
   'standing_grants',
+  'tenant_budget_changes',
   'webhook_endpoints',
 ] as const;
 

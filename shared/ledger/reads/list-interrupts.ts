@@ -4,7 +4,7 @@ import type { Db } from '../database.js';
 import { isoTime, isoTimeOrNull } from './row-values.js';
 import { LINEAGE_JOIN, ROOT_OF_RUN } from './run-lineage.js';
 
-export const INTERRUPT_KINDS = ['approval', 'input', 'reconciliation'] as const;
+export const INTERRUPT_KINDS = ['approval', 'input', 'reconciliation', 'budget'] as const;
 export type InterruptKind = (typeof INTERRUPT_KINDS)[number];
 
 /** Where a wait can stand. One that has run out is `expired` from that instant on, whoever has noticed. */

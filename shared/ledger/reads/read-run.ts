@@ -2,6 +2,7 @@ import type { JsonValue } from '../../domain/json.js';
 import type { Db } from '../database.js';
 import type { RunKey } from './row-values.js';
 import { isoTime, isoTimeOrNull, jsonTime, jsonTimeOrNull } from './row-values.js';
+import { RUN_BUDGET_COLUMN, type RunBudgetRecord } from './read-budgets.js';
 import { cancelReportOf, controlOf, RUN_CONTROL_COLUMNS, type RunControlRow } from './run-control.js';
 import { compensationOf, RUN_COMPENSATION_COLUMN, type RunCompensationRow } from './run-compensation.js';
 import { childrenOf, LINEAGE_COLUMNS, LINEAGE_JOIN, type LineageRow } from './run-lineage.js';
@@ -42,7 +43,8 @@ const READ_RUN = {
              order by m.turn desc, m.step desc, m.position desc limit 1) as last_message,
            r.compensation_cause,
            ${RUN_COMPENSATION_COLUMN},
-           ${LINEAGE_COLUMNS}, ${RUN_CONTROL_COLUMNS}
+           ${LINEAGE_COLUMNS}, ${RUN_CONTROL_COLUMNS},
+           ${RUN_BUDGET_COLUMN}
       from holdfast.runs r ${LINEAGE_JOIN}
      where r.run_id = $1 and r.tenant_id = $2`,
 };
@@ -83,6 +85,7 @@ function recordOf(row: RunRow): RunRecord {
     children: childrenOf(row),
     control: controlOf(row),
     compensation: compensationOf(row),
+    budget: row.budget,
     recovery: {
       event_seq: Number(row.event_seq),
       trail_position: Number(row.trail_position),
@@ -155,6 +158,7 @@ type OpenEffectJson = Omit<OpenEffect, 'reconciliation'> & {
 };
 
 interface RunRow extends RunControlRow, RunCompensationRow, LineageRow {
+  readonly budget: RunBudgetRecord;
   readonly run_id: string;
   readonly tenant_id: string;
   readonly actor_id: string;

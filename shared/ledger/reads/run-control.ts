@@ -1,7 +1,7 @@
 import type { CommandKind } from '../../domain/control-table.js';
 import { EFFECT_STATES, type EffectState } from '../../domain/effect-machine.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
-import { TOOL_OF_WAIT } from './list-interrupts.js';
+import { type InterruptKind, TOOL_OF_WAIT } from './list-interrupts.js';
 import { isoTime, jsonTime } from './row-values.js';
 
 /** What somebody has asked of a run, and what it still waits for. */
@@ -23,7 +23,7 @@ export interface RunControl {
 
 export interface OpenInterrupt {
   readonly interrupt_id: string;
-  readonly kind: 'approval' | 'input' | 'reconciliation';
+  readonly kind: InterruptKind;
   readonly effect_id: string | null;
   readonly tool: string;
   readonly required_role: string;

@@ -1,6 +1,7 @@
 import type { EffectClass } from '../../domain/effect-classes.js';
 import type { JsonValue } from '../../domain/json.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
+import type { RunBudgetRecord } from './read-budgets.js';
 import type { CompensationReport } from './run-compensation.js';
 import type { CancelReport, RunControl } from './run-control.js';
 import type { RunChildren } from './run-lineage.js';
@@ -97,6 +98,7 @@ export interface RunRecord {
   readonly control: RunControl;
   /** What is undone and what is left; null for a run that undoes nothing. */
   readonly compensation: CompensationReport | null;
+  readonly budget: RunBudgetRecord;
   readonly recovery: {
     /** Sequence of the last durable event, which is also the last id of the stream. */
     readonly event_seq: number;
