@@ -228,15 +228,15 @@ export async function addManyGates(run: LedgerRun, count: number, tenantId = 'de
        insert into holdfast.effects (effect_id, tenant_id, run_id, turn, step, slot, call_id, tool, tool_version,
          effect_class, namespace, idempotency_key, arguments, arguments_sha256, policy, requested_by, attempts_max,
          series_deadline_at)
-       select t.eff, $4, $3, 1, 1, t.n::int, 'call_' || t.n, 'pay', repeat('a', 64), 'opaque', 'pay',
+       select t.eff, $4, $3, 1, (t.n / 1000 + 1)::int, (t.n % 1000)::int, 'call_' || t.n, 'pay', repeat('a', 64), 'opaque', 'pay',
               $3 || ':many:' || t.n, '{"amount":' || t.n % 10 || '}', encode(sha256(convert_to(
                 '{"amount":' || t.n % 10 || '}', 'UTF8')), 'hex'), '{"approval":"required"}', 'user:ada', 5,
               now() + interval '1 hour'
          from unnest($1::text[], $2::text[]) with ordinality as t (eff, int, n)
-       returning effect_id, slot, arguments_sha256)
+       returning effect_id, step, slot, arguments_sha256)
      insert into holdfast.interrupts (interrupt_id, kind, tenant_id, run_id, turn, step, slot, effect_id, requested_by,
        scope, scope_sha256, answer_schema, required_role, expires_at, on_expiry)
-     select t.int, 'approval', $4, $3, 1, 1, made.slot, t.eff, 'user:ada', '{}', repeat('b', 64), '{}', 'approver',
+     select t.int, 'approval', $4, $3, 1, made.step, made.slot, t.eff, 'user:ada', '{}', repeat('b', 64), '{}', 'approver',
             now() + interval '1 hour', 'deny'
        from unnest($1::text[], $2::text[]) as t (eff, int) join made on made.effect_id = t.eff`,
     ids.map(([effect]) => effect),
