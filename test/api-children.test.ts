@@ -37,7 +37,7 @@ describe('a run', () => {
           {
             ...{ run_id: child.runId, tool: 'research', agent: LEDGER_AGENT.name, turn: 1, step: 1, slot: 0 },
             ...{ on_cancel: 'leave', state: 'admitted', control: 'active', reason: null, ended_at: null },
-            ...{ steps_granted: 25, tool_calls_granted: 50 },
+            ...{ steps_granted: 25, tool_calls_granted: 100 },
           },
         ],
       },
