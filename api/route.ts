@@ -20,6 +20,16 @@ export interface ReplySpec<Body extends z.ZodType = z.ZodType> {
   readonly headers?: Readonly<Record<string, string>>;
 }
 
+/** What every route with an Idempotency-Key and a body can answer before its own work, in the order of docs/errors.md. */
+export const WRITE_ERRORS = [
+  'idempotency_key_missing',
+  'idempotency_key_invalid',
+  'unsupported_media_type',
+  'payload_too_large',
+  'invalid_json',
+  'invalid_request',
+] as const satisfies readonly ErrorCode[];
+
 /** A route as data: routing, parsing and the OpenAPI document are all made from it. */
 export interface RouteSpec {
   readonly method: 'get' | 'post' | 'put' | 'delete';

@@ -30,8 +30,8 @@ type StepCall =
 
 /**
  * Settles every call of the current step, in order; neighbours that the tools declare parallel are tried beside each
- * other first. `questions` are the slots of calls that a person answers, `children` those that a run answers. Every call has its result when this returns, even when the run then
- * fails.
+ * other first. `questions` are the slots of calls that a person answers, `children` those that a run answers. Every call
+ * has its result when this returns, even when the run then fails.
  */
 export async function settleCalls(
   run: Run,

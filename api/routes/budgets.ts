@@ -4,7 +4,7 @@ import { HoldfastError } from '../../shared/domain/errors.js';
 import { BUDGET_WINDOWS, setTenantBudget } from '../../shared/ledger/budgets.js';
 import { readTenantBudget } from '../../shared/ledger/reads/read-budgets.js';
 import { requireRole } from '../identity.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { TenantBudgetView } from '../views/budget-views.js';
 
 const ENDPOINT = 'PUT /v1/budgets/tenant';
@@ -41,12 +41,7 @@ export const putTenantBudgetRoute = defineRoute(
       },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'role_required',
       'idempotency_key_reused',
       'rate_limited',

@@ -17,7 +17,7 @@ import { readRunHead } from '../../shared/ledger/reads/read-events.js';
 import { decodeCursor, encodeCursor } from '../cursor.js';
 import type { Identity } from '../deps.js';
 import { roleRequired } from '../identity.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { foundOf, runKeyOf, runNotFound } from '../run-key.js';
 import { PageQuery } from '../views/common.js';
 import { CommandListView, CommandView } from '../views/desk-views.js';
@@ -99,12 +99,7 @@ export const submitCommandRoute = defineRoute(
       },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'run_not_found',
       'role_required',
       'idempotency_key_reused',

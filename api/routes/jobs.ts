@@ -5,7 +5,7 @@ import { excerpt } from '../../shared/domain/json-rules.js';
 import { judgeJob, type JobRefusal } from '../../shared/ledger/jobs.js';
 import { type JobRecord, readJob } from '../../shared/ledger/reads/read-job.js';
 import type { ApiDeps } from '../deps.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { JobView } from '../views/job-views.js';
 
 /** GET /v1/jobs/{job_id}: what was to be reached, what came of it, and what it took. */
@@ -68,12 +68,7 @@ export const judgeJobRoute = defineRoute(
       },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'job_not_found',
       'idempotency_key_reused',
       'role_required',

@@ -11,7 +11,7 @@ import {
 import { settleByPerson, type SettlementRefusal } from '../../shared/ledger/settlement.js';
 import { decodeCursor, encodeCursor } from '../cursor.js';
 import { requireRole } from '../identity.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import { ReconciliationItemView, ReconciliationListView } from '../views/desk-views.js';
 
@@ -151,12 +151,7 @@ export const settleEffectRoute = defineRoute(
       },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'role_required',
       'effect_not_found',
       'idempotency_key_reused',

@@ -18,7 +18,7 @@ import { answerInput, type AnswerRefusal } from '../../shared/ledger/questions.j
 import { type InterruptRecord, readInterrupt } from '../../shared/ledger/reads/read-interrupt.js';
 import { compileSchema } from '../../shared/schema/compile-schema.js';
 import { changedCall } from '../edit-call.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { AnyJson } from '../views/common.js';
 import { InterruptView } from '../views/desk-views.js';
 import { interruptNotFound } from './interrupts.js';
@@ -83,12 +83,7 @@ export const resolveInterruptRoute = defineRoute(
       },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'interrupt_not_found',
       'idempotency_key_reused',
       'decision_mismatch',

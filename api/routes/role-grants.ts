@@ -12,7 +12,7 @@ import {
 import { grantRole, revokeRole } from '../../shared/ledger/role-grants.js';
 import { decodeCursor, encodeCursor } from '../cursor.js';
 import { requireRole, roleRequired } from '../identity.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import { RoleGrantListView, RoleGrantView } from '../views/grant-views.js';
 
@@ -90,12 +90,7 @@ export const grantRoleRoute = defineRoute(
       201: { description: 'Granted.', body: RoleGrantView },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'role_required',
       'idempotency_key_reused',
       'rate_limited',

@@ -11,7 +11,7 @@ import {
 import { giveStandingGrant, revokeStandingGrant } from '../../shared/ledger/standing-grants.js';
 import { decodeCursor, encodeCursor } from '../cursor.js';
 import { requireRole, roleRequired } from '../identity.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import { GrantConstraintView, StandingGrantListView, StandingGrantView } from '../views/grant-views.js';
 
@@ -95,12 +95,7 @@ export const giveStandingGrantRoute = defineRoute(
       201: { description: 'Given.', body: StandingGrantView },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'role_required',
       'idempotency_key_reused',
       'rate_limited',

@@ -4,7 +4,7 @@ import { HoldfastError } from '../../shared/domain/errors.js';
 import type { JsonValue } from '../../shared/domain/json.js';
 import { admitRun } from '../../shared/ledger/admission.js';
 import { readRun } from '../../shared/ledger/reads/read-run.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { foundOf } from '../run-key.js';
 import { RunView } from '../views/run-views.js';
 
@@ -51,12 +51,7 @@ export const startRun = defineRoute(
       },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'contract_invalid',
       'idempotency_key_reused',
       'agent_not_found',

@@ -15,7 +15,7 @@ import { newWebhookSecret } from '../../shared/process/webhook-secrets.js';
 import { decodeCursor, encodeCursor } from '../cursor.js';
 import type { ApiDeps, Identity } from '../deps.js';
 import { requireRole } from '../identity.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import {
   NewWebhookEndpointView,
@@ -66,12 +66,7 @@ export const createWebhookEndpointRoute = defineRoute(
       },
     },
     errors: [
-      'idempotency_key_missing',
-      'idempotency_key_invalid',
-      'unsupported_media_type',
-      'payload_too_large',
-      'invalid_json',
-      'invalid_request',
+      ...WRITE_ERRORS,
       'role_required',
       'webhook_url_refused',
       'secret_key_missing',

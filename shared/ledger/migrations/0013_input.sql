@@ -192,13 +192,7 @@ begin
     when not p_fits then 'answer_invalid'
   end;
   if v_refusal is not null then
-    -- The feed of a run ends with the run.
-    if r.ended_at is null then
-      r := holdfast.append_event(r, 'interrupt.decision_refused', jsonb_build_object(
-        'interrupt_id', i.interrupt_id, 'actor_id', p_actor, 'decision', 'answer', 'code', v_refusal));
-      perform holdfast.save_run(r);
-    end if;
-    return jsonb_build_object('kind', 'refused', 'code', v_refusal);
+    return holdfast.refuse_decision(r, i, p_actor, 'answer', v_refusal);
   end if;
 
   insert into holdfast.decisions (interrupt_id, actor_id, tenant_id, decision, authority, scope_sha256, note, answer,

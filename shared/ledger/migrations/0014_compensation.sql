@@ -294,10 +294,10 @@ begin
 
   select * into w from holdfast.settlement_words where effect_id = p_effect and about = v_about order by word desc limit 1;
   v_settles := not coalesce(r.contract #> '{reconciliation,two_people}' ? e.effect_class, false)
-    or w.actor_id is not null and w.actor_id <> lower(btrim(p_actor));
+    or w.actor_id is not null and w.actor_id <> holdfast.canonical_actor(p_actor);
   if v_settles and w.word is not null and (w.decided, w.reference) is distinct from (p_decided, p_reference) then
     r := holdfast.append_event(r, 'reconciliation.word_refused', jsonb_build_object(
-      'effect_id', p_effect, 'about', v_about, 'decided', p_decided, 'actor_id', lower(btrim(p_actor)),
+      'effect_id', p_effect, 'about', v_about, 'decided', p_decided, 'actor_id', holdfast.canonical_actor(p_actor),
       'stands', w.decided, 'stands_by', w.actor_id));
     perform holdfast.save_run(r);
     perform pg_notify('holdfast_events', r.run_id);
@@ -309,11 +309,11 @@ begin
   insert into holdfast.settlement_words (effect_id, word, tenant_id, run_id, about, decided, reference, note, actor_id,
                                          authority, idempotency_key, request_sha256)
     values (p_effect, (select count(*) + 1 from holdfast.settlement_words where effect_id = p_effect), e.tenant_id,
-            e.run_id, v_about, p_decided, p_reference, p_note, lower(btrim(p_actor)), p_authority, p_key,
+            e.run_id, v_about, p_decided, p_reference, p_note, holdfast.canonical_actor(p_actor), p_authority, p_key,
             p_request_sha256);
   if not v_settles then
     r := holdfast.append_event(r, 'reconciliation.first_word', jsonb_build_object(
-      'effect_id', p_effect, 'tool', e.tool, 'about', v_about, 'decided', p_decided, 'actor_id', lower(btrim(p_actor))));
+      'effect_id', p_effect, 'tool', e.tool, 'about', v_about, 'decided', p_decided, 'actor_id', holdfast.canonical_actor(p_actor)));
     perform holdfast.save_run(r);
     perform pg_notify('holdfast_events', r.run_id);
     return jsonb_build_object('kind', 'first_word', 'state', e.state);

@@ -379,17 +379,22 @@ create function holdfast.limit_answer(p_way text, p_reached jsonb) returns jsonb
                             'way', case p_way when 'wait' then 'ask' else p_way end)
 $$;
 
--- RFC 8785 text of an object of texts, numbers and such objects, with ASCII names.
-create function holdfast.canonical_object(p jsonb) returns text language plpgsql immutable as $$
-begin
-  return '{' || (select string_agg(to_json(key)::text || ':' || case jsonb_typeof(value)
-      when 'object' then holdfast.canonical_object(value)
-      when 'number' then trim_scale(value::numeric)::text else value::text end, ',' order by key collate "C")
-    from jsonb_each(p)) || '}';
-end $$;
+-- RFC 8785 text of JSON whose member names are ASCII and whose numbers are whole or of few digits: what the ledger itself
+-- makes (a scope, a child's contract).
+create function holdfast.canonical_json(p jsonb) returns text language sql immutable as $$
+  select case jsonb_typeof(p)
+    when 'object' then '{' || coalesce((
+      select string_agg(to_jsonb(key)::text || ':' || holdfast.canonical_json(value), ',' order by key collate "C")
+        from jsonb_each(p)), '') || '}'
+    when 'array' then '[' || coalesce((
+      select string_agg(holdfast.canonical_json(value), ',' order by n)
+        from jsonb_array_elements(p) with ordinality as t (value, n)), '') || ']'
+    when 'number' then trim_scale(p::numeric)::text
+    else p::text end
+$$;
 
 create function holdfast.canonical_sha256(p jsonb) returns text language sql immutable as $$
-  select encode(sha256(convert_to(holdfast.canonical_object(p), 'UTF8')), 'hex')
+  select encode(sha256(convert_to(holdfast.canonical_json(p), 'UTF8')), 'hex')
 $$;
 
 -- An interrupt's id where the ledger itself opens it: sortable by time like every other (UUIDv7).

@@ -30,18 +30,6 @@ create trigger append_only before update or delete on holdfast.child_runs
 create trigger no_truncate before truncate on holdfast.child_runs
   for each statement execute function holdfast.refuse_change();
 
--- RFC 8785 text of JSON whose numbers are whole and whose member names are ASCII: a contract's (shared/domain/contract.ts).
-create function holdfast.canonical_json(p jsonb) returns text language sql immutable as $$
-  select case jsonb_typeof(p)
-    when 'object' then '{' || coalesce((
-      select string_agg(to_jsonb(key)::text || ':' || holdfast.canonical_json(value), ',' order by key collate "C")
-        from jsonb_each(p)), '') || '}'
-    when 'array' then '[' || coalesce((
-      select string_agg(holdfast.canonical_json(value), ',' order by n)
-        from jsonb_array_elements(p) with ordinality as t (value, n)), '') || ']'
-    else p::text end
-$$;
-
 -- What the run's children hold of its steps and tool calls while they are open, and have used of them once they ended;
 -- their own children's are part of it. So a whole tree stays within the limits of its root.
 create function holdfast.held_by_children(p_run text, out steps integer, out tool_calls integer)
@@ -128,7 +116,7 @@ begin
     values (p_child, r.tenant_id, r.job_id, r.run_id, r.actor_id, v.agent, v.agent_version,
       p_versions || jsonb_build_object('agent_version', v.agent_version, 'model', v.manifest #> '{model,model}', 'tools', (
         select coalesce(jsonb_object_agg(t ->> 'name', t -> 'version'), '{}') from jsonb_array_elements(v.manifest -> 'tools') as t)),
-      v_contract, encode(sha256(convert_to(holdfast.canonical_json(v_contract), 'UTF8')), 'hex'), p_plan -> 'task',
+      v_contract, holdfast.canonical_sha256(v_contract), p_plan -> 'task',
       r.task_queue, 1, 1, v_at,
       least(r.deadline_at, v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int)),
       -- A tree spends from one budget.
