@@ -1,4 +1,4 @@
-import type { Pool } from 'pg';
+import type { ClientBase, Pool } from 'pg';
 import type { EffectClass } from '../../shared/domain/effect-classes.js';
 import type { EffectState } from '../../shared/domain/effect-machine.js';
 import type { ControlState, RunState } from '../../shared/domain/run-machine.js';
@@ -89,14 +89,28 @@ export interface MessageRow {
 /** What the ledger holds, read by plain statements of its own, so that the product's readers judge nothing here. */
 export class LedgerView {
   readonly #pool: Pool;
+  readonly #db: Pool | ClientBase;
 
-  constructor(pool: Pool) {
+  constructor(pool: Pool, db: Pool | ClientBase = pool) {
     this.#pool = pool;
+    this.#db = db;
+  }
+
+  /** Reads in one snapshot: what is compared must be of one moment, since a late answer may come between two reads. */
+  async snapshot<T>(read: (view: LedgerView) => Promise<T>): Promise<T> {
+    const client = await this.#pool.connect();
+    try {
+      await client.query('begin transaction isolation level repeatable read, read only');
+      return await read(new LedgerView(this.#pool, client));
+    } finally {
+      await client.query('rollback');
+      client.release();
+    }
   }
 
   /** As the superuser: it may also break what the application cannot. */
   async rows<Row extends object>(sql: string, ...values: readonly unknown[]): Promise<Row[]> {
-    const { rows } = await this.#pool.query<Row & Record<string, unknown>>(sql, [...values]);
+    const { rows } = await this.#db.query<Row & Record<string, unknown>>(sql, [...values]);
     return rows;
   }
 

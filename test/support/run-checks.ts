@@ -4,6 +4,8 @@ import { expect } from 'vitest';
 import { isSettled } from '../../shared/domain/effect-machine.js';
 import type { ModelRequest } from '../../shared/domain/models.js';
 import { edges, isTerminal, type RunState } from '../../shared/domain/run-machine.js';
+import type { TargetLogEntry } from './http-target.js';
+import type { LedgerView } from './ledger-view.js';
 import type { World } from './world.js';
 
 /** The name of the file, in the world's folder, that a script names as its `log` for these checks to read it. */
@@ -22,17 +24,21 @@ export function modelRequests(world: World, runId: string): ModelRequest[] {
 
 /** What holds of every run at every moment, whatever happened to it (CASES "always checked", SPEC 12). */
 export async function checkRun(world: World, runId: string): Promise<void> {
-  await checkPath(world, runId);
-  await checkFeed(world, runId);
-  await checkEffects(world, runId);
+  // Read before the ledger: what arrived had its intent and its claim before.
+  const arrived = world.targetLog(runId).filter(({ kind }) => kind === 'arrived');
+  await world.snapshot(async (ledger) => {
+    await checkPath(ledger, runId);
+    await checkFeed(ledger, runId);
+    await checkEffects(ledger, runId, arrived);
+  });
   modelRequests(world, runId).forEach(checkMessages);
 }
 
 const LEGAL = new Set(edges().map(({ region, from, to }) => `${region} ${from} → ${to}`));
 
-async function checkPath(world: World, runId: string): Promise<void> {
-  const run = await world.runRow(runId);
-  const transitions = await world.transitions(runId);
+async function checkPath(ledger: LedgerView, runId: string): Promise<void> {
+  const run = await ledger.runRow(runId);
+  const transitions = await ledger.transitions(runId);
   expect(transitions.map(({ seq }) => seq)).toEqual(transitions.map((_, index) => index + 1));
   const at: Record<string, string> = { run: 'admitted', control: 'active' };
   for (const { region, from_state, to_state } of transitions.slice(1)) {
@@ -50,30 +56,34 @@ async function checkPath(world: World, runId: string): Promise<void> {
   expect(ends).toHaveLength(run.ended_at === null ? 0 : 1);
 }
 
-async function checkFeed(world: World, runId: string): Promise<void> {
-  const events = await world.events(runId);
+async function checkFeed(ledger: LedgerView, runId: string): Promise<void> {
+  const events = await ledger.events(runId);
   expect(events.map(({ seq }) => seq)).toEqual(events.map((_, index) => index + 1));
   expect(events[0]?.type).toBe('run.admitted');
   const moved = events
     .filter(({ type }) => type === 'run.transition')
     .map(({ data }) => [data['state_version'], data['region'], data['from'], data['to'], data['reason']]);
-  const transitions = await world.transitions(runId);
+  const transitions = await ledger.transitions(runId);
   expect(moved).toEqual(
     transitions
       .slice(1)
       .map(({ seq, region, from_state, to_state, reason }) => [seq, region, from_state, to_state, reason]),
   );
-  const { ended_at } = await world.runRow(runId);
+  const { ended_at } = await ledger.runRow(runId);
   if (ended_at !== null) {
     const last = events.at(-1);
     expect([last?.type, isTerminal(last?.data['to'] as RunState)]).toEqual(['run.transition', true]);
   }
 }
 
-async function checkEffects(world: World, runId: string): Promise<void> {
-  const run = await world.runRow(runId);
-  const receipts = await world.receipts(runId);
-  const effects = await world.effects(runId);
+async function checkEffects(
+  ledger: LedgerView,
+  runId: string,
+  arrived: readonly TargetLogEntry[],
+): Promise<void> {
+  const run = await ledger.runRow(runId);
+  const receipts = await ledger.receipts(runId);
+  const effects = await ledger.effects(runId);
   for (const effect of effects) {
     const own = receipts.filter(({ effect_id }) => effect_id === effect.effect_id);
     const isProven = ['succeeded', 'rejected', 'committed'].includes(effect.state);
@@ -81,20 +91,20 @@ async function checkEffects(world: World, runId: string): Promise<void> {
     const isProvenAbsent = effect.state === 'not_committed' && effect.effect_class !== 'read';
     expect(own).toHaveLength(isProven || isProvenAbsent ? 1 : 0);
     if (run.ended_at !== null) expect(isSettled(effect.state)).toBe(true);
-    expect(effect.attempts === 0).toBe((await attemptsOf(world, effect.effect_id)) === 0);
+    expect(effect.attempts === 0).toBe((await attemptsOf(ledger, effect.effect_id)) === 0);
   }
   const owners = new Set(effects.map(({ effect_id }) => effect_id));
   expect(receipts.every(({ effect_id }) => owners.has(effect_id))).toBe(true);
   // Nothing arrived at a target without an intent, and never more often than it was claimed.
-  for (const { key } of world.targetLog(runId)) {
+  for (const { key } of arrived) {
     const effect = effects.find(({ idempotency_key }) => idempotency_key === key);
-    const arrivals = world.targetLog(runId).filter((entry) => entry.key === key && entry.kind === 'arrived');
+    const arrivals = arrived.filter((entry) => entry.key === key);
     expect(arrivals.length).toBeLessThanOrEqual(effect?.attempts ?? 0);
   }
 }
 
-async function attemptsOf(world: World, effectId: string): Promise<number> {
-  const rows = await world.rows('select 1 from holdfast.attempts where effect_id = $1', effectId);
+async function attemptsOf(ledger: LedgerView, effectId: string): Promise<number> {
+  const rows = await ledger.rows('select 1 from holdfast.attempts where effect_id = $1', effectId);
   return rows.length;
 }
 
