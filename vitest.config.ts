@@ -7,7 +7,10 @@ export default defineConfig({
     // Processes, not threads: tests load Temporal's native core and send signals.
     pool: 'forks',
     fileParallelism: true,
-    maxWorkers: 2,
+    // More than there are cores: most of a test's time is waiting for Temporal.
+    maxWorkers: 3,
+    // Off, but in CI; what needed it is named at the end (test/support/second-try.ts).
+    retry: Number(process.env['HOLDFAST_TEST_RETRIES'] ?? 0),
     // A workflow against the dev server takes 50 ms a task; a test that waits on purpose says so itself.
     testTimeout: 30_000,
     hookTimeout: 60_000,
