@@ -1,5 +1,5 @@
 import { beforeAll, describe, expect, test } from 'vitest';
-import { readOwedStart, registerAgent, unstartedRuns } from '../shared/ledger/admission.js';
+import { grantStart, registerAgent, unstartedRuns } from '../shared/ledger/admission.js';
 import { runsToNudge } from '../shared/ledger/commands.js';
 import { digestOf } from '../shared/ledger/digest.js';
 import { newId } from '../shared/ledger/new-id.js';
@@ -85,7 +85,7 @@ describe('a child run', () => {
       { role: 'user', content: { text: 'Do your part.' } },
     ]);
     expect((await unstartedRuns(ledger.db, 1_000)).map(({ run_id }) => run_id)).toContain(child.runId);
-    expect(await readOwedStart(ledger.db, child.runId)).toBeDefined();
+    expect(await grantStart(ledger.db, child.runId)).toBeDefined();
     expect(await verifyTransitions(ledger.db, { runId: child.runId })).toMatchObject({ broken: [] });
   });
 

@@ -1,4 +1,5 @@
 import { beforeAll, describe, expect, test } from 'vitest';
+import { setActiveRunLimit } from '../shared/ledger/active-run-limits.js';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
 import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
@@ -111,6 +112,10 @@ beforeAll(async () => {
   // A budget of each scope, with something used and something held.
   await registerBudgetAgent(ledger);
   await setTenant(ledger, 'spender', { tokens: 900_000 }, { window: 'day' });
+  await setActiveRunLimit(ledger.db, {
+    ...{ tenantId: 'spender', agent: null, activeMax: 9, actorId: 'user:olga', authority: 'admin' },
+    ...{ endpoint: 'PUT /v1/active-run-limits', idempotencyKey: 'limit' },
+  });
   const spender = await newStepOf(
     ledger,
     [refund(1), refund(1)],
@@ -269,6 +274,9 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['budget_reservations', `settled_at is null`, `used = 1`,        'used_when_settled'],
   ['budget_reservations', `settled_at is null`, `amount = -1`,     'quantity_check'],
   ['tenant_budget_changes', `true`, `period = 'week'`,             'tenant_budget_changes_period_check'],
+  ['runs', `:run`, `priority = 0`, 'runs_priority_check'],
+  ['runs', `:run`, `priority = 6`, 'runs_priority_check'],
+  ['active_run_limits', `true`, `active_max = -1`, 'active_run_limits_active_max_check'],
   // A command: its fate implies its time and its reason, and each of them implies the fate.
   ['commands', `fate = 'accepted'`, `code = 'run_ended'`, 'code_iff_rejected'],
   ['commands', `fate = 'applied'`, `code = 'run_ended'`, 'code_iff_rejected'],

@@ -11,11 +11,12 @@ import {
 } from '../shared/domain/protocol.js';
 import {
   confirmStarts,
+  grantStart,
   type OwedStart,
-  readOwedStart,
   type UnstartedRun,
   unstartedRuns,
 } from '../shared/ledger/admission.js';
+import { digestOf } from '../shared/ledger/digest.js';
 import type { Logger } from '../shared/process/log.js';
 
 /** The message of an admission on the channel `holdfast_admitted`. */
@@ -53,7 +54,7 @@ const attributeOf = (name: string) => defineSearchAttributeKey(name, KEYWORD);
  * run id, and an id that Temporal knows already is a start that came through.
  */
 export function createStarter({ db, client, settings, log }: StarterDeps) {
-  const start = async (run: UnstartedRun, { modelIsShort }: OwedStart): Promise<'started' | 'there'> => {
+  const start = async (run: UnstartedRun, { modelIsShort, priority }: OwedStart): Promise<void> => {
     const input: RunInput = {
       version: RUN_INPUT_VERSION,
       runId: run.run_id,
@@ -76,21 +77,24 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
           { key: attributeOf(SEARCH_ATTRIBUTES.job), value: run.job_id },
         ]),
         staticSummary: `agent ${run.agent}`,
+        // Temporal hands out the tasks of many tenants in turn, and the urgent ones first (where its fairness is on).
+        priority: { priorityKey: priority, fairnessKey: fairnessKeyOf(run.tenant_id) },
       };
       await client.withDeadline(Date.now() + TEMPORAL_CALL_MS, () =>
         client.workflow.start(WORKFLOW_TYPE, options),
       );
-      return 'started';
     } catch (error) {
-      if (error instanceof WorkflowExecutionAlreadyStartedError) return 'there';
+      if (error instanceof WorkflowExecutionAlreadyStartedError) return;
       throw error;
     }
   };
 
   // The ledger decides, right before the call: an id that Temporal has forgotten would start a second time.
-  const startIfOwed = async (run: UnstartedRun): Promise<void> => {
-    const owed = await readOwedStart(db, run.run_id);
-    if (owed !== undefined) await start(run, owed);
+  const startIfOwed = async (run: UnstartedRun): Promise<boolean> => {
+    const owed = await grantStart(db, run.run_id);
+    if (owed === undefined) return false;
+    await start(run, owed);
+    return true;
   };
   return {
     /** Starts the run that a notification names: the quick way. What fails here is found by the next round. */
@@ -112,19 +116,20 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
      * whose start Temporal refuses holds up no other; it is tried again in the next round.
      */
     async round(): Promise<void> {
-      const refused = new Set<string>();
+      const passed = new Set<string>();
       for (;;) {
-        const listed = await unstartedRuns(db, ROUND_MAX + refused.size);
-        const runs = listed.filter(({ run_id }) => !refused.has(run_id));
+        const listed = await unstartedRuns(db, ROUND_MAX + passed.size);
+        const runs = listed.filter(({ run_id }) => !passed.has(run_id));
         const started: string[] = [];
         try {
           for (const run of runs) {
             try {
-              await startIfOwed(run);
-              started.push(run.run_id);
+              if (await startIfOwed(run)) started.push(run.run_id);
+              // Another starter was quicker, or took the last place under a limit.
+              else passed.add(run.run_id);
             } catch (error) {
               if (!speaksOfTheRun(error)) throw error;
-              refused.add(run.run_id);
+              passed.add(run.run_id);
               log.error({ err: error, runId: run.run_id }, 'Temporal refuses to start this run');
             }
           }
@@ -135,6 +140,14 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
       }
     },
   };
+}
+
+/** Temporal's limit on a fairness key, in bytes. */
+const FAIRNESS_KEY_MAX = 64;
+
+/** The tenant, or the digest of a name that is too long for Temporal. */
+function fairnessKeyOf(tenantId: string): string {
+  return Buffer.byteLength(tenantId) <= FAIRNESS_KEY_MAX ? tenantId : digestOf(tenantId);
 }
 
 /** gRPC's code for a request that is wrong in itself, whatever state the server is in. */

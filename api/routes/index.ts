@@ -1,4 +1,5 @@
 import type { Route } from '../route.js';
+import { listActiveRunLimitsRoute, putActiveRunLimitRoute } from './active-run-limits.js';
 import { listAgentsRoute } from './agents.js';
 import { putTenantBudgetRoute, readTenantBudgetRoute } from './budgets.js';
 import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './commands.js';
@@ -70,6 +71,8 @@ export const ROUTES: readonly Route[] = [
   replayWebhookRoute,
   listRefusalsRoute,
   putTenantBudgetRoute,
+  putActiveRunLimitRoute,
+  listActiveRunLimitsRoute,
   readTenantBudgetRoute,
   listAgentsRoute,
   healthRoute,

@@ -29,6 +29,8 @@ export const RunContract = z.strictObject({
       wall_clock_seconds: seconds(90 * DAY).optional(),
     })
     .prefault({}),
+  /** Who is started and served first where many wait: 1 first, 5 last. */
+  priority: z.int().min(1).max(5).default(3),
   /** Of one operation (a model call or an effect). Attempts lost to infrastructure are not counted. */
   budget: RunBudget.prefault({}),
   retry: z

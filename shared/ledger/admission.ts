@@ -183,7 +183,10 @@ export interface UnstartedRun {
   readonly task_queue: string;
 }
 
-/** Admitted runs whose start Temporal has not confirmed, oldest first. */
+/**
+ * Admitted runs whose start Temporal has not confirmed and no limit holds back: by priority, then the tenants in turn, then
+ * by age.
+ */
 export async function unstartedRuns(db: Db, limit: number): Promise<UnstartedRun[]> {
   const { rows } = await db.query<UnstartedRun>({
     name: 'ledger/unstarted-runs',
@@ -197,19 +200,23 @@ export async function unstartedRuns(db: Db, limit: number): Promise<UnstartedRun
 export interface OwedStart {
   /** The run's pinned model is declared short. */
   readonly modelIsShort: boolean;
+  /** 1 is served first, 5 last. */
+  readonly priority: number;
 }
 
 /**
- * What the run's start needs, while it is owed: of a run that began, ended or was confirmed it is not, whatever
- * Temporal knows, and the answer is undefined.
+ * What the run's start needs, while it is owed and may be: of a run that began, ended or was confirmed it is not, whatever
+ * Temporal knows, nor of one that a limit on active runs holds back, and the answer is undefined. Where a limit applies, the
+ * answer is a grant, which counts from now on.
  */
-export async function readOwedStart(db: Db, runId: string): Promise<OwedStart | undefined> {
+export async function grantStart(db: Db, runId: string): Promise<OwedStart | undefined> {
   const { rows } = await db.query<OwedStart>({
-    name: 'ledger/owed-start',
+    name: 'ledger/grant-start',
     text: `
-      select coalesce((v.manifest #>> '{model,short}')::boolean, false) as "modelIsShort"
+      select coalesce((v.manifest #>> '{model,short}')::boolean, false) as "modelIsShort", r.priority
         from holdfast.runs r join holdfast.agent_versions v using (agent, agent_version)
-       where r.run_id = $1 and r.state = 'admitted' and r.start_confirmed_at is null`,
+       where r.run_id = $1 and r.state = 'admitted' and r.start_confirmed_at is null
+         and holdfast.grant_start(r.run_id)`,
     values: [runId],
   });
   return rows[0];

@@ -90,6 +90,11 @@ export class LedgerWorld extends LedgerView {
     };
   }
 
+  /** Registers the usual agent under another name. */
+  async registerAs(name: string): Promise<void> {
+    await registerAgent(this.db, { ...LEDGER_AGENT, name });
+  }
+
   /** An admitted run, spoken for by an execution that the ledger does not know yet. */
   async newRun(contract: ContractChanges = {}, changes: Partial<Admission> = {}): Promise<LedgerRun> {
     const admitted = await admitRun(this.db, this.admission(changes, contract));

@@ -114,7 +114,11 @@ function serverArguments(options: TemporalServerOptions, port: number, uiPort: n
   if (uiPort === null) args.push('--headless');
   else args.push('--ui-port', String(uiPort));
   for (const name of SEARCH_ATTRIBUTE_NAMES) args.push('--search-attribute', `${name}=Keyword`);
-  for (const [key, value] of Object.entries(options.dynamicConfig ?? {})) {
+  // Without it a backlog of one tenant stands before everybody else's tasks.
+  for (const [key, value] of Object.entries({
+    'matching.enableFairness': 'true',
+    ...options.dynamicConfig,
+  })) {
     args.push('--dynamic-config-value', `${key}=${value}`);
   }
   return args;

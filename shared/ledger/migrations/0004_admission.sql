@@ -41,11 +41,11 @@ begin
             v_contract #>> '{acceptance,accepted_by}', v_contract ->> 'owner', p_actor);
   insert into holdfast.runs (run_id, tenant_id, job_id, actor_id, agent, agent_version, pins, contract, contract_sha256,
                              input, task_queue, state_version, event_seq, admitted_at, deadline_at, root_run_id,
-                             steps_max, tool_calls_max)
+                             steps_max, tool_calls_max, priority)
     values (v_run_id, p_tenant, v_job_id, p_actor, p_run ->> 'agent', p_run ->> 'agent_version', p_run -> 'pins',
             v_contract, p_run ->> 'contract_sha256', p_run -> 'input', p_run ->> 'task_queue', 1, 1, v_at,
             v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int), v_run_id,
-            (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int);
+            (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int, (v_contract ->> 'priority')::int);
   if jsonb_array_length(p_run -> 'budget_lines') > 0 then
     perform holdfast.add_run_budgets(p_tenant, v_run_id, p_run -> 'budget_lines');
   end if;
@@ -83,14 +83,6 @@ begin
   perform pg_notify('holdfast_admitted', jsonb_build_object('run_id', p_run, 'tenant_id', r.tenant_id, 'agent', r.agent,
     'job_id', r.job_id, 'task_queue', r.task_queue)::text);
 end $$;
-
--- Admitted runs whose start Temporal has not confirmed, oldest first.
-create function holdfast.unstarted_runs(p_limit integer) returns table (
-  run_id text, tenant_id text, agent text, job_id text, task_queue text)
-language sql stable security definer set search_path = holdfast, pg_temp as $$
-  select run_id, tenant_id, agent, job_id, task_queue from holdfast.runs
-   where state = 'admitted' and start_confirmed_at is null order by admitted_at limit p_limit
-$$;
 
 create function holdfast.confirm_starts(p_runs text[]) returns void
 language sql security definer set search_path = holdfast, pg_temp as $$

@@ -19,7 +19,7 @@ grant select on all tables in schema holdfast to holdfast_app;
 revoke execute on all functions in schema holdfast from public;
 grant execute on function
   holdfast.commit_trail, holdfast.take_over, holdfast.resume_point, holdfast.announce,
-  holdfast.register_agent, holdfast.admit_run, holdfast.unstarted_runs, holdfast.confirm_starts,
+  holdfast.register_agent, holdfast.admit_run, holdfast.confirm_starts,
   holdfast.claim_model_call, holdfast.commit_model_response, holdfast.append_chunks, holdfast.fail_model_attempt,
   holdfast.claim_effect, holdfast.settle_effect, holdfast.examine_effect, holdfast.close_effect,
   holdfast.begin_query, holdfast.record_query,

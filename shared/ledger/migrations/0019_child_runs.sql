@@ -112,7 +112,7 @@ begin
 
   insert into holdfast.runs (run_id, tenant_id, job_id, parent_run_id, actor_id, agent, agent_version, pins, contract,
                              contract_sha256, input, task_queue, state_version, event_seq, admitted_at, deadline_at, root_run_id,
-                             steps_max, tool_calls_max)
+                             steps_max, tool_calls_max, priority)
     values (p_child, r.tenant_id, r.job_id, r.run_id, r.actor_id, v.agent, v.agent_version,
       p_versions || jsonb_build_object('agent_version', v.agent_version, 'model', v.manifest #> '{model,model}', 'tools', (
         select coalesce(jsonb_object_agg(t ->> 'name', t -> 'version'), '{}') from jsonb_array_elements(v.manifest -> 'tools') as t)),
@@ -120,7 +120,8 @@ begin
       r.task_queue, 1, 1, v_at,
       least(r.deadline_at, v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int)),
       -- A tree spends from one budget.
-      r.root_run_id, (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int);
+      r.root_run_id, (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int,
+      r.priority);
   insert into holdfast.child_runs (child_run_id, parent_run_id, turn, step, slot, tenant_id, root_run_id, depth, tool,
                                    on_cancel, steps_granted, tool_calls_granted)
     values (p_child, r.run_id, p_turn, p_step, (p_plan ->> 'slot')::int, r.tenant_id,

@@ -23,6 +23,8 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
 
 /** Tables that hold nothing of a run: pointers, rules, places that hold secrets, rights, and what was refused at any door. */
 export const NOT_EXPORTED = [
+  'active_run_limit_changes',
+  'active_run_limits',
   'agents',
   'legal_transitions',
   'migrations',
