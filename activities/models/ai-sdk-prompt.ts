@@ -12,7 +12,10 @@ export function toPrompt(system: string, messages: readonly ModelMessage[]): Lan
   if (system.trim() !== '') prompt.push({ role: 'system', content: system });
   for (const message of messages) {
     const translated = toMessage(message);
-    if (translated) prompt.push(translated);
+    const last = prompt.at(-1);
+    // Some providers refuse a conversation in which one side speaks twice in a row.
+    if (translated?.role === 'user' && last?.role === 'user') last.content.push(...translated.content);
+    else if (translated) prompt.push(translated);
   }
   return prompt;
 }

@@ -8,6 +8,7 @@ export const ID_PREFIXES = {
   req: 'request',
   job: 'job',
   thr: 'thread',
+  msg: 'message',
   run: 'run',
   eff: 'effect',
   att: 'attempt',

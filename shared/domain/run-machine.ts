@@ -199,6 +199,8 @@ export const TRANSITION_REASONS = [
   'resume_requested',
   'resume_claimed',
   'cancel_requested',
+  'message_interrupts',
+  'message_rolls_back',
   'wound_down',
   'compensation_needed',
   'compensation_done',

@@ -2,7 +2,7 @@ import type { AgentManifest } from '../domain/agents.js';
 import { budgetLines, type BudgetLimits } from '../domain/budgets.js';
 import type { RunContract } from '../domain/contract.js';
 import type { RequestFault } from '../domain/errors.js';
-import type { JsonValue } from '../domain/json.js';
+import type { JsonObject, JsonValue } from '../domain/json.js';
 import { canonicalJson } from '../domain/strict-json.js';
 import { callFunction, type Db, jsonb } from './database.js';
 import { digestOf } from './digest.js';
@@ -66,28 +66,27 @@ export interface Admission {
 
 export type Admitted =
   | { readonly kind: 'admitted' | 'replayed'; readonly runId: string }
-  /** The key admitted `runId` with another body. Nothing was written. */
+  /** The key admitted `runId`, or posted that message, with another body. Nothing was written. */
   | { readonly kind: 'reused'; readonly runId: string }
   /** No worker has registered an agent of this name. Nothing was written. */
   | { readonly kind: 'agent_not_found' }
   /** The contract's budget limits what the agent does not have. Nothing was written. */
   | { readonly kind: 'budget_unmet'; readonly fault: RequestFault };
 
-const ADMIT = {
-  name: 'ledger/admit-run',
-  text: 'select holdfast.admit_run($1, $2, $3, $4, $5, $6) as answer',
-};
+/** What a run is admitted with, wherever it is admitted. */
+export type RunRequest = Pick<Admission, 'agent' | 'input' | 'contract' | 'taskQueue'>;
 
-/** How often a key can be found taken by an admission that then rolls back, before we call it a bug. */
-const KEY_RACES_MAX = 5;
+/** A run ready to be written: its ids and content, checked as far as they can be without the ledger's lock. */
+export interface PreparedRun {
+  /** What the ledger's functions take. */
+  readonly run: JsonObject;
+  /** Why its budget cannot be met; null where it can. */
+  readonly fault: RequestFault | null;
+}
 
-/**
- * Admits a run: job, run, first transition, input and start key in one transaction. The row is the queue; a worker
- * starts the workflow (SPEC 3.8). The same key and body answer with the same run for ever.
- */
-export async function admitRun(db: Db, admission: Admission): Promise<Admitted> {
-  const { agent, input, contract } = admission;
-  const requestSha256 = digestOf({ agent, input, contract: contract as unknown as JsonValue });
+/** Resolves the agent's pointer, fills the contract and mints the ids of a run. Writes nothing. */
+export async function prepareRun(db: Db, request: RunRequest): Promise<PreparedRun> {
+  const { agent, input, contract } = request;
   const { rows } = await db.query<{ agentVersion: string; manifest: AgentManifest }>({
     ...CURRENT_AGENT,
     values: [agent],
@@ -118,24 +117,50 @@ export async function admitRun(db: Db, admission: Admission): Promise<Admitted> 
     contract_sha256: digestOf(filled as unknown as JsonValue),
     input,
     input_text: typeof input === 'string' ? input : canonicalJson(input),
-    task_queue: admission.taskQueue,
+    task_queue: request.taskQueue,
   };
+  return { run: run as unknown as JsonObject, fault };
+}
+
+const ADMIT = {
+  name: 'ledger/admit-run',
+  text: 'select holdfast.admit_run($1, $2, $3, $4, $5, $6) as answer',
+};
+
+/**
+ * Admits a run: job, run, first transition, input and start key in one transaction. The row is the queue; a worker
+ * starts the workflow (SPEC 3.8). The same key and body answer with the same run for ever.
+ */
+export async function admitRun(db: Db, admission: Admission): Promise<Admitted> {
+  const { agent, input, contract } = admission;
+  const requestSha256 = digestOf({ agent, input, contract: contract as unknown as JsonValue });
+  const { run, fault } = await prepareRun(db, admission);
+  const answer = await underOneKey(() =>
+    callFunction(db, ADMIT, [
+      admission.tenantId,
+      admission.actorId,
+      admission.endpoint,
+      admission.idempotencyKey,
+      requestSha256,
+      jsonb(run),
+    ]),
+  );
+  if (answer['kind'] === 'agent_not_found') return { kind: 'agent_not_found' };
+  if (answer['kind'] === 'budget_unmet' && fault !== null) return { kind: 'budget_unmet', fault };
+  return {
+    kind: answer['kind'] as 'admitted' | 'replayed' | 'reused',
+    runId: answer['run_id'] as string,
+  };
+}
+
+/** How often a key can be found taken by a request that then rolls back, before we call it a bug. */
+const KEY_RACES_MAX = 5;
+
+/** Makes a call that claims a key; where another request took it meanwhile, the call comes again and finds what that made. */
+export async function underOneKey<A>(call: () => Promise<A>): Promise<A> {
   for (let race = 1; ; race += 1) {
     try {
-      const answer = await callFunction(db, ADMIT, [
-        admission.tenantId,
-        admission.actorId,
-        admission.endpoint,
-        admission.idempotencyKey,
-        requestSha256,
-        jsonb(run),
-      ]);
-      if (answer['kind'] === 'agent_not_found') return { kind: 'agent_not_found' };
-      if (answer['kind'] === 'budget_unmet' && fault !== null) return { kind: 'budget_unmet', fault };
-      return {
-        kind: answer['kind'] as 'admitted' | 'replayed' | 'reused',
-        runId: answer['run_id'] as string,
-      };
+      return await call();
     } catch (error) {
       if (refusalOf(error) !== 'key_taken' || race >= KEY_RACES_MAX) throw error;
     }

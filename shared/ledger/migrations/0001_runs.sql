@@ -181,7 +181,8 @@ create table holdfast.api_requests (
   endpoint        text                 not null,
   idempotency_key holdfast.request_key not null,
   request_sha256  holdfast.sha256      not null,
-  run_id          text                 not null references holdfast.runs,
+  -- What it made: a run, or what 0021_threads.sql adds.
+  run_id          text                 references holdfast.runs,
   created_at      timestamptz          not null default now(),
   primary key (tenant_id, endpoint, idempotency_key)
 );

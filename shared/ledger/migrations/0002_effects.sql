@@ -31,6 +31,8 @@ create table holdfast.model_calls (
   stop_reason        text,
   -- The tool calls read from the response, slot by slot, with the tool versions in force then.
   plan               jsonb,
+  -- What of the transcript was left out of the prompt for its length; null where it was whole.
+  left_out           jsonb,
   created_at         timestamptz               not null default now(),
   answered_at        timestamptz,
   primary key (run_id, turn, step),

@@ -18,15 +18,13 @@ language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
   v_known holdfast.api_requests;
   v_run_id text := p_run ->> 'run_id';
-  v_job_id text := p_run ->> 'job_id';
-  v_contract jsonb := p_run -> 'contract';
-  v_at timestamptz := clock_timestamp();
 begin
   select * into v_known from holdfast.api_requests
    where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
   if found then
     return jsonb_build_object('kind',
-      case when v_known.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end, 'run_id', v_known.run_id);
+      case when v_known.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end,
+      'run_id', coalesce(v_known.run_id, v_known.message_id));
   end if;
 
   if p_run ->> 'agent_version' is null then
@@ -36,19 +34,7 @@ begin
     return jsonb_build_object('kind', 'budget_unmet');
   end if;
 
-  insert into holdfast.jobs (job_id, tenant_id, objective, acceptance_rule, accepted_by, owner, created_by)
-    values (v_job_id, p_tenant, v_contract ->> 'objective', v_contract #>> '{acceptance,rule}',
-            v_contract #>> '{acceptance,accepted_by}', v_contract ->> 'owner', p_actor);
-  insert into holdfast.runs (run_id, tenant_id, job_id, actor_id, agent, agent_version, pins, contract, contract_sha256,
-                             input, task_queue, state_version, event_seq, admitted_at, deadline_at, root_run_id,
-                             steps_max, tool_calls_max, priority)
-    values (v_run_id, p_tenant, v_job_id, p_actor, p_run ->> 'agent', p_run ->> 'agent_version', p_run -> 'pins',
-            v_contract, p_run ->> 'contract_sha256', p_run -> 'input', p_run ->> 'task_queue', 1, 1, v_at,
-            v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int), v_run_id,
-            (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int, (v_contract ->> 'priority')::int);
-  if jsonb_array_length(p_run -> 'budget_lines') > 0 then
-    perform holdfast.add_run_budgets(p_tenant, v_run_id, p_run -> 'budget_lines');
-  end if;
+  perform holdfast.insert_run(p_tenant, p_actor, p_run);
 
   -- Of two admissions under one key at once, the second waits here for the first and then finds its row.
   insert into holdfast.api_requests (tenant_id, endpoint, idempotency_key, request_sha256, run_id)
@@ -58,8 +44,32 @@ begin
     raise exception 'key_taken' using errcode = 'HF009';
   end if;
 
-  perform holdfast.record_admission(v_run_id, p_run ->> 'input_text');
   return jsonb_build_object('kind', 'admitted', 'run_id', v_run_id);
+end $$;
+
+-- The rows of one admitted run: its job, itself, its budget, and what every admission leaves.
+create function holdfast.insert_run(p_tenant text, p_actor text, p_run jsonb) returns void language plpgsql as $$
+declare
+  v_run_id text := p_run ->> 'run_id';
+  v_job_id text := p_run ->> 'job_id';
+  v_contract jsonb := p_run -> 'contract';
+  v_at timestamptz := clock_timestamp();
+begin
+  insert into holdfast.jobs (job_id, tenant_id, objective, acceptance_rule, accepted_by, owner, created_by)
+    values (v_job_id, p_tenant, v_contract ->> 'objective', v_contract #>> '{acceptance,rule}',
+            v_contract #>> '{acceptance,accepted_by}', v_contract ->> 'owner', p_actor);
+  insert into holdfast.runs (run_id, tenant_id, job_id, actor_id, agent, agent_version, pins, contract, contract_sha256,
+                             input, task_queue, state_version, event_seq, admitted_at, deadline_at, root_run_id,
+                             steps_max, tool_calls_max, priority, thread_id, thread_place)
+    values (v_run_id, p_tenant, v_job_id, p_actor, p_run ->> 'agent', p_run ->> 'agent_version', p_run -> 'pins',
+            v_contract, p_run ->> 'contract_sha256', p_run -> 'input', p_run ->> 'task_queue', 1, 1, v_at,
+            v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int), v_run_id,
+            (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int,
+            coalesce((v_contract ->> 'priority')::int, 3), p_run ->> 'thread_id', (p_run ->> 'thread_place')::int);
+  if jsonb_array_length(p_run -> 'budget_lines') > 0 then
+    perform holdfast.add_run_budgets(p_tenant, v_run_id, p_run -> 'budget_lines');
+  end if;
+  perform holdfast.record_admission(v_run_id, p_run ->> 'input_text');
 end $$;
 
 -- What every admission leaves beside its row: the first transition, event and message, and word to the starter.
@@ -77,7 +87,8 @@ begin
   insert into holdfast.run_events (run_id, seq, tenant_id, type, data) values
     (p_run, 1, r.tenant_id, 'run.admitted', jsonb_strip_nulls(jsonb_build_object(
       'state', 'admitted', 'control', 'active', 'state_version', 1, 'agent', r.agent,
-      'agent_version', r.agent_version, 'job_id', r.job_id, 'actor_id', r.actor_id, 'parent_run_id', r.parent_run_id)));
+      'agent_version', r.agent_version, 'job_id', r.job_id, 'actor_id', r.actor_id, 'parent_run_id', r.parent_run_id,
+      'thread_id', r.thread_id)));
   insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
     values (p_run, 1, 1, 0, r.tenant_id, 'user', jsonb_build_object('text', p_input_text));
   perform pg_notify('holdfast_admitted', jsonb_build_object('run_id', p_run, 'tenant_id', r.tenant_id, 'agent', r.agent,

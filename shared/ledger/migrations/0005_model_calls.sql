@@ -120,6 +120,8 @@ begin
       r.turn := p_turn;
       r.step := p_step;
       r.model_calls := r.model_calls + 1;
+      -- Once a call: every attempt at it is asked the same.
+      if r.thread_id is not null and r.finishing is null then r := holdfast.take_up_messages(r, p_turn, p_step); end if;
     end if;
     m.attempts := m.attempts + 1;
     r.model_attempts := r.model_attempts + 1;
@@ -141,7 +143,7 @@ begin
     'tool_calls_left', case when holdfast.on_reached(r) = 'fail'
       then r.tool_calls_max - r.tool_calls - v_held.tool_calls else 1000 end,
     'finishing', r.finishing,
-    'messages', coalesce((
+    'messages', case when r.thread_id is not null and p_known_step = 0 then holdfast.thread_history(r) else '[]' end || coalesce((
       select jsonb_agg(jsonb_build_object('step', step, 'position', position, 'role', role, 'content', content)
                        order by step, position)
         from holdfast.messages where run_id = p_run and step > p_known_step), '[]'::jsonb));
@@ -199,7 +201,7 @@ begin
   end if;
 
   update holdfast.model_calls set state = 'answered', response = p_response, plan = p_plan,
-         stop_reason = p_summary ->> 'stopReason', answered_at = clock_timestamp()
+         stop_reason = p_summary ->> 'stopReason', left_out = p_summary -> 'leftOut', answered_at = clock_timestamp()
    where run_id = p_run and turn = p_turn and step = p_step returning * into m;
   r.last_stop_reason := m.stop_reason;
   insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
@@ -208,7 +210,8 @@ begin
   r := holdfast.append_event(r, 'model.message', jsonb_build_object(
     'turn', p_turn, 'step', p_step, 'attempt', p_attempt, 'message', p_assistant,
     'stop_reason', m.stop_reason, 'usage', p_summary -> 'usage', 'model', p_summary -> 'modelId',
-    'request_id', p_summary -> 'requestId'));
+    'request_id', p_summary -> 'requestId')
+    || case when p_summary ? 'leftOut' then jsonb_build_object('left_out', p_summary -> 'leftOut') else '{}' end);
   for v in select value from jsonb_array_elements(p_refused) loop
     r := holdfast.write_result(r, p_turn, p_step, (v ->> 'slot')::int, v -> 'content');
     r := holdfast.append_event(r, 'tool.refused', jsonb_build_object(

@@ -64,6 +64,8 @@ declare
   r holdfast.runs;
   c holdfast.commands;
   v_verdict text;
+  -- A cancel that a message of the run's thread brought says so (0021_threads.sql).
+  v_reason text := coalesce(p_payload ->> 'reason_code', p_kind || '_requested');
 begin
   select * into r from holdfast.runs where run_id = p_run and tenant_id = p_tenant for update;
   if not found then
@@ -106,10 +108,10 @@ begin
   if v_verdict = 'accepted' then
     if p_kind = 'cancel' and r.owner_execution is null then
       -- Nothing ran yet, and no workflow needs to be asked.
-      r := holdfast.move_run(r, 'run', 'cancelled', 'cancel_requested', p_actor);
+      r := holdfast.move_run(r, 'run', 'cancelled', v_reason, p_actor);
     else
       r := holdfast.move_run(r, 'control', case p_kind when 'pause' then 'pause_requested'
-             when 'resume' then 'resume_requested' else 'cancel_requested' end, p_kind || '_requested', p_actor);
+             when 'resume' then 'resume_requested' else 'cancel_requested' end, v_reason, p_actor);
       r := holdfast.command_children(r, p_kind, p_payload);
       perform pg_notify('holdfast_nudge', p_run);
     end if;
