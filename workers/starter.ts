@@ -1,5 +1,5 @@
 import type { Client, WorkflowStartOptions } from '@temporalio/client';
-import { isGrpcServiceError, WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
+import { WorkflowExecutionAlreadyStartedError } from '@temporalio/client';
 import { defineSearchAttributeKey, TypedSearchAttributes } from '@temporalio/common';
 import type { Pool } from 'pg';
 import { z } from 'zod';
@@ -18,6 +18,7 @@ import {
 } from '../shared/ledger/admission.js';
 import { digestOf } from '../shared/ledger/digest.js';
 import type { Logger } from '../shared/process/log.js';
+import { isRefusedByTemporal, TEMPORAL_CALL_MS } from './temporal-calls.js';
 
 /** The message of an admission on the channel `holdfast_admitted`. */
 export const ADMITTED_CHANNEL = 'holdfast_admitted';
@@ -29,12 +30,6 @@ const AdmittedMessage = z.object({
   job_id: z.string(),
   task_queue: z.string(),
 });
-
-/**
- * Longest a call to Temporal may take, its client's own retries included: without it one that meets silence takes as
- * long as the connection lives. What is given up may have been done all the same; the next round sees.
- */
-export const TEMPORAL_CALL_MS = 10_000;
 
 /** Runs that one round asks for at a time. */
 const ROUND_MAX = 100;
@@ -128,7 +123,7 @@ export function createStarter({ db, client, settings, log }: StarterDeps) {
               // Another starter was quicker, or took the last place under a limit.
               else passed.add(run.run_id);
             } catch (error) {
-              if (!speaksOfTheRun(error)) throw error;
+              if (!isRefusedByTemporal(error)) throw error;
               passed.add(run.run_id);
               log.error({ err: error, runId: run.run_id }, 'Temporal refuses to start this run');
             }
@@ -148,14 +143,4 @@ const FAIRNESS_KEY_MAX = 64;
 /** The tenant, or the digest of a name that is too long for Temporal. */
 function fairnessKeyOf(tenantId: string): string {
   return Buffer.byteLength(tenantId) <= FAIRNESS_KEY_MAX ? tenantId : digestOf(tenantId);
-}
-
-/** gRPC's code for a request that is wrong in itself, whatever state the server is in. */
-const INVALID_ARGUMENT = 3;
-
-/** Whether a start failed for what it asked, so that the next run's may go through; otherwise Temporal is away. */
-function speaksOfTheRun(error: unknown): boolean {
-  const cause = error instanceof Error ? (error.cause ?? error) : error;
-  if (isGrpcServiceError(cause)) return Number(cause.code) === INVALID_ARGUMENT;
-  return error instanceof TypeError || error instanceof RangeError;
 }

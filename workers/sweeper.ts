@@ -13,7 +13,7 @@ import {
   type SweepCandidate,
 } from '../shared/ledger/sweep.js';
 import type { Logger } from '../shared/process/log.js';
-import { TEMPORAL_CALL_MS } from './starter.js';
+import { TEMPORAL_CALL_MS } from './temporal-calls.js';
 
 /** Runs that one round compares at most: the ones that were compared longest ago. */
 const ROUND_MAX = 200;

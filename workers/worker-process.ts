@@ -24,12 +24,16 @@ import { createDeliverer } from './deliverer.js';
 import { listen } from './listen.js';
 import { type Repetition, repeat } from './repeat.js';
 import { ADMITTED_CHANNEL, createStarter } from './starter.js';
+import { createScheduler } from './scheduler.js';
 import { createSweeper, nudge } from './sweeper.js';
 
 /** Ledger connections of one worker: more would only queue in Postgres. */
 const POOL_MAX = 16;
 const STARTER_PAUSE_MS = 2_000;
 const SWEEPER_PAUSE_MS = 10_000;
+const SCHEDULER_PAUSE_MS = 2_000;
+/** How often planned times are looked for that nothing was seen of. */
+const WATCH_PAUSE_MS = 30_000;
 /** How long an outbox row waits at most before it is seen; the commit that wrote it told nobody. */
 const DELIVERER_PAUSE_MS = 1_000;
 /** Notifications served at once: while Temporal is away each takes long, and the rounds do what is left out. */
@@ -136,6 +140,9 @@ function startBackground(
     await sweeper.nudgeUndecided();
     await sweeper.escalateOverdue();
   });
+  const scheduler = createScheduler({ db, client, namespace: config.temporal.namespace, log });
+  const scheduling = repeat('scheduler', SCHEDULER_PAUSE_MS, log, () => scheduler.round());
+  const watching = repeat('schedule watch', WATCH_PAUSE_MS, log, () => scheduler.watch());
   const delivering = startDelivering(config, db, log);
   const underWay = new Set<Promise<void>>();
   const listener = listen({
@@ -157,7 +164,8 @@ function startBackground(
   });
   return {
     async stop() {
-      await Promise.all([listener.stop(), starting.stop(), sweeping.stop(), delivering?.stop()]);
+      const rounds = [starting, sweeping, scheduling, watching].map((each) => each.stop());
+      await Promise.all([...rounds, listener.stop(), delivering?.stop()]);
       // One that is tried again after the client's connection was closed would end the process.
       await Promise.all(underWay);
     },

@@ -20,6 +20,20 @@ import {
   listStandingGrantsRoute,
   revokeStandingGrantRoute,
 } from './standing-grants.js';
+import {
+  backfillScheduleRoute,
+  listOccurrencesRoute,
+  runScheduleNowRoute,
+} from './schedule-occurrences.js';
+import {
+  changeScheduleRoute,
+  createScheduleRoute,
+  deleteScheduleRoute,
+  listSchedulesRoute,
+  pauseScheduleRoute,
+  readScheduleRoute,
+  resumeScheduleRoute,
+} from './schedules.js';
 import { startRun } from './start-run.js';
 import {
   listWebhookDeliveriesRoute,
@@ -73,6 +87,16 @@ export const ROUTES: readonly Route[] = [
   putTenantBudgetRoute,
   putActiveRunLimitRoute,
   listActiveRunLimitsRoute,
+  createScheduleRoute,
+  listSchedulesRoute,
+  readScheduleRoute,
+  changeScheduleRoute,
+  pauseScheduleRoute,
+  resumeScheduleRoute,
+  deleteScheduleRoute,
+  listOccurrencesRoute,
+  runScheduleNowRoute,
+  backfillScheduleRoute,
   readTenantBudgetRoute,
   listAgentsRoute,
   healthRoute,

@@ -19,6 +19,8 @@ export const ID_PREFIXES = {
   rgr: 'role grant',
   sgr: 'standing grant',
   mdl: 'model call',
+  sch: 'schedule',
+  occ: 'occurrence of a schedule',
   whe: 'webhook endpoint',
   whd: 'webhook delivery',
 } as const satisfies Record<string, string>;

@@ -22,6 +22,30 @@ export const SEARCH_ATTRIBUTES = {
   job: 'HoldfastJob',
 } as const;
 
+/** What a Temporal schedule starts at each planned time: it only tells the ledger that the time has come. */
+export const TICK_WORKFLOW_TYPE = 'scheduleTick';
+
+export const TICK_INPUT_VERSION = 1;
+
+/** The input of a tick, the same each time; the planned time is in the execution's search attributes. */
+export interface TickInput {
+  readonly version: typeof TICK_INPUT_VERSION;
+  readonly scheduleId: string;
+}
+
+/** The search attribute in which Temporal says for when it planned a scheduled execution. */
+export const PLANNED_TIME_ATTRIBUTE = 'TemporalScheduledStartTime';
+
+/** What a tick came to: `known` was judged before, `gone` has no schedule any more. */
+export interface TickResult {
+  readonly kind: 'decided' | 'known' | 'gone';
+}
+
+/** The ledger's step of a tick. May be repeated: a planned time is judged once. */
+export interface TickActivities {
+  decideOccurrence(input: { readonly scheduleId: string; readonly plannedAt: string }): Promise<TickResult>;
+}
+
 export const RUN_INPUT_VERSION = 1;
 
 /** The workflow's input. It carries no state: an execution that continues reads its place from the ledger. */

@@ -199,6 +199,7 @@ export const TRANSITION_REASONS = [
   'resume_requested',
   'resume_claimed',
   'cancel_requested',
+  'schedule_overlap',
   'message_interrupts',
   'message_rolls_back',
   'wound_down',

@@ -13,6 +13,9 @@ export const WEBHOOK_KINDS = [
   'run.cancelled',
   'run.needs_reconciliation',
   'reconciliation.overdue',
+  'schedule.skipped',
+  'schedule.missed',
+  'schedule.refused',
 ] as const;
 export type WebhookKind = (typeof WEBHOOK_KINDS)[number];
 

@@ -1,0 +1,128 @@
+import { z } from 'zod';
+import { HoldfastError } from '../../shared/domain/errors.js';
+import { idSchema } from '../../shared/domain/ids.js';
+import { OCCURRENCE_STATES } from '../../shared/domain/schedules.js';
+import { listOccurrences, readOccurrence } from '../../shared/ledger/reads/list-schedules.js';
+import { askBackfill, decideOccurrence } from '../../shared/ledger/schedules.js';
+import { decodeCursor, encodeCursor } from '../cursor.js';
+import { requireRole, roleRequired } from '../identity.js';
+import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
+import { PageQuery, Time } from '../views/common.js';
+import { OccurrenceListView, OccurrenceView, ScheduleView } from '../views/schedule-views.js';
+import { foundSchedule, scheduleNotFound } from './schedules.js';
+
+const Place = z.tuple([z.iso.datetime(), idSchema('occ')]);
+
+/** GET /v1/schedules/{schedule_id}/occurrences: what became of each planned time. */
+export const listOccurrencesRoute = defineRoute(
+  {
+    method: 'get',
+    path: '/v1/schedules/{schedule_id}/occurrences',
+    operationId: 'listOccurrences',
+    summary: 'List what became of each planned time, newest first',
+    authenticated: true,
+    query: z.strictObject({ state: z.enum(OCCURRENCE_STATES).optional(), ...PageQuery }),
+    replies: { 200: { description: 'One page.', body: OccurrenceListView } },
+    errors: ['invalid_request', 'cursor_invalid', 'schedule_not_found', 'rate_limited', 'ledger_unavailable'],
+  },
+  async ({ params, query, identity }, { pool }) => {
+    const { schedule_id: scheduleId } = await foundSchedule(pool, identity, params.schedule_id);
+    const { cursor, limit, state = null } = query;
+    const { tenantId } = identity;
+    const scope = { list: 'occurrences', tenant: tenantId, schedule: scheduleId, state };
+    const after = cursor === undefined ? null : decodeCursor(scope, cursor, Place);
+    const occurrences = await listOccurrences(pool, { tenantId, scheduleId }, state, { after, limit });
+    const last = occurrences.length < limit ? undefined : occurrences.at(-1);
+    const next = last === undefined ? null : encodeCursor(scope, [last.planned_at, last.occurrence_id]);
+    return reply(200, { occurrences, next_cursor: next });
+  },
+);
+
+/** POST /v1/schedules/{schedule_id}/occurrences: runs a schedule now, by its own rules. */
+export const runScheduleNowRoute = defineRoute(
+  {
+    method: 'post',
+    path: '/v1/schedules/{schedule_id}/occurrences',
+    operationId: 'runScheduleNow',
+    summary: 'Run a schedule now, under its overlap rule',
+    description:
+      'An occurrence outside the plan, judged as any other: it starts, waits, or is skipped, and the answer says which. Also of a ' +
+      'paused schedule. Takes operator or requester; the requester of the run is who defined the schedule.',
+    authenticated: true,
+    idempotent: true,
+    replies: {
+      201: { description: 'Judged by this request.', body: OccurrenceView },
+      200: {
+        description: 'Judged by an earlier request with this key; the occurrence as it is now.',
+        body: OccurrenceView,
+        headers: { 'Idempotent-Replayed': '`true`' },
+      },
+    },
+    errors: [
+      'idempotency_key_missing',
+      'idempotency_key_invalid',
+      'role_required',
+      'schedule_not_found',
+      'rate_limited',
+      'ledger_unavailable',
+    ],
+  },
+  async ({ params, identity, idempotencyKey }, { pool }) => {
+    requireRole(identity, ['operator', 'requester'], 'run a schedule');
+    const { schedule_id: scheduleId } = await foundSchedule(pool, identity, params.schedule_id);
+    const { tenantId, actorId } = identity;
+    const decided = await decideOccurrence(pool, scheduleId, { source: 'run_now', actorId, idempotencyKey });
+    if (decided.kind === 'gone') throw scheduleNotFound(scheduleId);
+    const occurrence = await readOccurrence(pool, { tenantId, scheduleId }, decided.occurrenceId);
+    if (occurrence === null) throw scheduleNotFound(scheduleId);
+    if (decided.kind === 'decided') return reply(201, occurrence);
+    return reply(200, occurrence, { 'idempotent-replayed': 'true' });
+  },
+);
+
+const BackfillSchedule = z
+  .strictObject({ from: Time, to: Time })
+  .refine(({ from, to }) => from < to, { error: 'must be after from', path: ['to'] })
+  .refine(({ to }) => Date.parse(to) <= Date.now() + 60_000, {
+    error: 'must not be in the future',
+    path: ['to'],
+  })
+  .meta({ id: 'BackfillSchedule' });
+
+/** POST /v1/schedules/{schedule_id}/backfills: asks for planned times of the past. */
+export const backfillScheduleRoute = defineRoute(
+  {
+    method: 'post',
+    path: '/v1/schedules/{schedule_id}/backfills',
+    operationId: 'backfillSchedule',
+    summary: 'Ask for the planned times of a stretch of the past',
+    description:
+      'Each comes as an occurrence with its own planned time, under the overlap rule; those that became runs already do not ' +
+      'come again. What was missed, or passed in a pause, comes after all. Takes operator.',
+    authenticated: true,
+    idempotent: true,
+    body: BackfillSchedule,
+    replies: { 200: { description: 'Asked for; the schedule as it is now.', body: ScheduleView } },
+    errors: [
+      ...WRITE_ERRORS,
+      'role_required',
+      'schedule_not_found',
+      'idempotency_key_reused',
+      'rate_limited',
+      'ledger_unavailable',
+    ],
+  },
+  async ({ params, body, identity, idempotencyKey }, { pool }) => {
+    const { schedule_id: scheduleId } = await foundSchedule(pool, identity, params.schedule_id);
+    const asked = await askBackfill(pool, { ...identity, ...body, idempotencyKey, scheduleId });
+    if (asked === 'role_required') throw roleRequired('ask for planned times of the past', ['operator']);
+    if (asked === 'schedule_not_found') throw scheduleNotFound(scheduleId);
+    if (asked === 'reused') {
+      throw new HoldfastError(
+        'idempotency_key_reused',
+        'This key asked for another stretch. Nothing was done: send a new key, or that body.',
+      );
+    }
+    return reply(200, await foundSchedule(pool, identity, scheduleId));
+  },
+);
