@@ -106,7 +106,7 @@ export const ScheduleTiming = z.union([
       )
       .min(1)
       .max(20),
-    /** A time that the clocks skip does not come; one that they repeat comes once, in the second of the two hours. */
+    /** A time that the clocks skip does not come; one that they repeat comes once, in the one hour or in the other. */
     time_zone: z
       .string()
       .min(1)

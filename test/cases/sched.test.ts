@@ -177,12 +177,17 @@ describe('with a real Temporal', () => {
       '2026-10-25T01:30:00.000Z',
       '2026-10-26T01:30:00.000Z',
     ]);
-    // The hour from 2 to 3 is there twice, and its times come in the second.
+    // The hour from 2 to 3 is there twice; each of its times comes once, in the one or in the other.
     const often = await inBerlin('0,30 * * * *');
     const night = ['2026-10-25T00:00:00.000Z', '2026-10-25T02:00:00.000Z'] as const;
     await backfill(often, ...night);
     const halfHours = minutes(5).map((n) => new Date(Date.UTC(2026, 9, 25, 0, 30 * n)).toISOString());
-    expect(await planned(often, 3)).toEqual(halfHours.slice(2));
+    const clock = new Intl.DateTimeFormat('en-GB', { timeZone: 'Europe/Berlin', timeStyle: 'short' });
+    expect((await planned(often, 3)).map((time) => clock.format(new Date(time)))).toEqual([
+      '02:00',
+      '02:30',
+      '03:00',
+    ]);
     // What must come every half hour, whatever the clocks do, says so.
     const steady = await make({ timing: { every_seconds: 1_800, offset_seconds: 0 }, overlap: 'allow_all' });
     await backfill(steady, ...night);
