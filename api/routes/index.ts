@@ -20,6 +20,14 @@ import {
   revokeStandingGrantRoute,
 } from './standing-grants.js';
 import { startRun } from './start-run.js';
+import { listMessagesRoute, postMessageRoute, readMessageRoute } from './thread-messages.js';
+import {
+  archiveThreadRoute,
+  createThreadRoute,
+  listThreadsRoute,
+  readThreadRoute,
+  unarchiveThreadRoute,
+} from './threads.js';
 import {
   listWebhookDeliveriesRoute,
   replayWebhookRoute,
@@ -44,6 +52,14 @@ export const ROUTES: readonly Route[] = [
   readTranscriptRoute,
   readStoryRoute,
   exportRunRoute,
+  createThreadRoute,
+  listThreadsRoute,
+  readThreadRoute,
+  archiveThreadRoute,
+  unarchiveThreadRoute,
+  postMessageRoute,
+  listMessagesRoute,
+  readMessageRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,
