@@ -33,7 +33,7 @@ export const threadContract = (changes: Readonly<Record<string, unknown>> = {}):
     ...changes,
   });
 
-type Place = Pick<LedgerWorld, 'db' | 'rows'> & Partial<Pick<World, 'taskQueue'>>;
+type Place = Pick<LedgerWorld, 'rows'> & Partial<Pick<World, 'taskQueue'>> & { readonly db: Db };
 
 /** A thread of one test. */
 export class TestThread {
@@ -90,7 +90,7 @@ export async function newThread(
 ): Promise<TestThread> {
   const agent = place.taskQueue === undefined ? LEDGER_AGENT.name : AGENT;
   const whole = threadContract(contract);
-  const created = await createThread(place.db as Db, {
+  const created = await createThread(place.db, {
     ...{
       tenantId: 'default',
       actorId: 'user:ada',
