@@ -18,7 +18,8 @@ import type { ActivityDeps } from './deps.js';
 import { modelFailureWait } from './input-waits.js';
 import { planCalls, toolSpecs } from './plan-calls.js';
 import { type ActivityScope, inScope, orRefused, untilLedgerAnswers } from './scope.js';
-import { callIdsOf, messagesOf, TranscriptCache } from './transcript.js';
+import { type Prompt, promptOf } from './fit-context.js';
+import { callIdsOf, TranscriptCache } from './transcript.js';
 
 /** Manifests that one worker keeps; they never change. */
 const MANIFESTS_MAX = 200;
@@ -53,19 +54,14 @@ export function createThink(deps: ActivityDeps) {
       const pinned = await untilLedgerAnswers(scope, deps, () => manifestOf(claim));
       if (pinned === undefined) return { kind: 'agent_unavailable' };
       const manifest = claim.finishing === null ? pinned : forLastAnswer(pinned, claim.finishing);
-      const { outcome, chunks } = await request(deps, scope, input, { claim, manifest, transcript });
+      const prompt = promptOf(transcript, manifest.context);
+      const prepared = { claim, manifest, transcript, prompt };
+      const { outcome, chunks } = await request(deps, scope, input, prepared);
       await deps.reach('think.after_answer');
 
       const answer =
         outcome.kind === 'answered'
-          ? await commitAnswer(deps, scope, input, {
-              attemptId,
-              claim,
-              manifest,
-              transcript,
-              outcome,
-              chunks,
-            })
+          ? await commitAnswer(deps, scope, input, { ...prepared, attemptId, outcome, chunks })
           : await commitFailure(deps, scope, input, { attemptId, claim, manifest, outcome });
       await deps.reach('think.after_commit');
       if (answer.kind === 'answered' && answer.state === 'completed') transcripts.forget(input.runId);
@@ -120,13 +116,14 @@ interface Prepared {
   readonly claim: ClaimedModelCall;
   readonly manifest: AgentManifest;
   readonly transcript: readonly StoredMessage[];
+  readonly prompt: Prompt;
 }
 
 async function request(
   deps: ActivityDeps,
   scope: ActivityScope,
   input: ThinkInput,
-  { claim, manifest, transcript }: Prepared,
+  { claim, manifest, prompt }: Prepared,
 ): Promise<{ readonly outcome: ModelOutcome; readonly chunks: readonly StoredChunk[] }> {
   const lost = new AbortController();
   const outOfTime = AbortSignal.timeout(claim.modelSeconds * 1_000);
@@ -142,7 +139,7 @@ async function request(
   const outcome = await deps.modelClient(manifest.model).call(
     {
       system: manifest.instructions,
-      messages: messagesOf(transcript),
+      messages: prompt.messages,
       tools: toolSpecs(manifest),
       maxOutputTokens: manifest.model.maxOutputTokens,
       callKey: `${scope.runId}:t${input.turn}:s${input.step}`,
@@ -185,6 +182,7 @@ async function commitAnswer(
       plan: plan.plan,
       assistant: plan.assistant as never,
       refused: plan.refused,
+      leftOut: answered.prompt.leftOut,
       chunks: answered.chunks,
       complete: true,
     }),

@@ -94,6 +94,8 @@ describe('an export', () => {
         'escalations',
         'late_receipts',
         'standing_grant_uses',
+        'thread_messages',
+        'threads',
         'undos',
       ],
       'webhook_attempts',

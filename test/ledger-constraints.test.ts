@@ -20,6 +20,7 @@ import { answer, newWait } from './support/input.js';
 import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { addThread } from './support/threads.js';
 import { addWebhooks } from './support/webhook-world.js';
 
 // Goal: a row that must never be cannot be written, whoever writes it. Method: take rows that the ledger made, and as
@@ -130,6 +131,7 @@ beforeAll(async () => {
   await addWebhooks(ledger);
   await acceptJob(ledger, failed);
   await addRefusal(ledger);
+  await addThread(ledger);
   const { child } = await newFamily(ledger);
   await child.start();
   await child.plan([delegating()]);
@@ -198,6 +200,32 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['run_executions', ':run', `reason = 'stolen'`,                  'run_executions_reason_check'],
   ['api_requests', ':run', `idempotency_key = ''`,                 'request_key_check'],
   ['api_requests', ':run', `request_sha256 = 'x'`,                 'sha256_check'],
+  ['api_requests', ':run', `run_id = null`,                        'made_one_thing'],
+  ['api_requests', 'message_id is not null', `run_id = (select min(run_id) from holdfast.runs)`, 'made_one_thing'],
+  // A thread and its messages: one fate each, and what goes with it.
+  ['runs', ':run', `thread_place = 1`,                             'place_iff_thread'],
+  ['runs', 'thread_id is not null', `thread_place = null`,         'place_iff_thread'],
+  ['runs', 'thread_id is not null', `thread_place = 0`,            'runs_thread_place_check'],
+  ['runs', 'thread_id is not null', `thread_id = 'thr_1'`,         'thread_id_check'],
+  ['runs', ':run', `rolled_back_by = (select min(message_id) from holdfast.thread_messages)`, 'rolled_back_on_a_thread'],
+  ['threads', 'true', `archived_at = now()`,                       'archived_by_somebody'],
+  ['threads', 'true', `archived_by = 'user:ada'`,                  'archived_by_somebody'],
+  ['threads', 'true', `policy = 'ignore'`,                         'double_texting_check'],
+  ['thread_messages', `state = 'delivered'`, `run_id = null, step = null`, 'run_iff_delivered'],
+  ['thread_messages', `state = 'queued'`, `run_id = met_run_id`,   'run_iff_delivered'],
+  ['thread_messages', `state = 'delivered'`, `decided_at = null`,  'decided_iff_not_queued'],
+  ['thread_messages', `state = 'queued'`, `decided_at = now()`,    'decided_iff_not_queued'],
+  ['thread_messages', `state = 'superseded'`, `code = null`,       'code_iff_unread'],
+  ['thread_messages', `state = 'queued'`, `code = 'lost'`,         'code_iff_unread'],
+  ['thread_messages', `state = 'queued'`, `met_run_id = null`,     'met_iff_not_first'],
+  ['thread_messages', `verdict = 'starts'`, `met_run_id = run_id`, 'met_iff_not_first'],
+  ['thread_messages', `verdict = 'starts'`, `step = 2`,            'joined_what_it_met'],
+  ['thread_messages', `verdict = 'joins'`, `met_run_id = replace(met_run_id, right(met_run_id, 4), '0000')`, 'joined_what_it_met'],
+  ['thread_messages', `verdict = 'joins'`, `step = 1`,             'thread_messages_step_check'],
+  ['thread_messages', `state = 'queued'`, `state = 'read', decided_at = now()`, 'thread_messages_state_check'],
+  ['thread_messages', `state = 'queued'`, `verdict = 'thread_busy'`, 'thread_messages_verdict_check'],
+  ['thread_messages', `state = 'queued'`, `seq = 0`,               'thread_messages_seq_check'],
+  ['thread_messages', `state = 'queued'`, `message_id = 'msg_1'`,  'message_id_check'],
   // An answer implies everything of it, and each part implies the answer.
   ['model_calls', `:run and state = 'answered'`, `response = null`, 'answered_iff_response'],
   ['model_calls', `:run and state = 'answered'`, `plan = null`,     'answered_iff_response'],
@@ -520,6 +548,12 @@ describe('an impossible row', () => {
       'a second use of one start key',
       `insert into holdfast.api_requests select * from holdfast.api_requests limit 1`,
       'api_requests_pkey',
+    ],
+    [
+      'a second active run of one thread',
+      `update holdfast.runs set thread_id = (select thread_id from holdfast.runs where thread_id is not null limit 1),
+         thread_place = 99 where run_id = (select min(run_id) from holdfast.runs where ended_at is null and thread_id is null)`,
+      'runs_one_active_a_thread',
     ],
     [
       'a second message in one place',

@@ -7,9 +7,10 @@ import { ROLES } from '../shared/domain/roles.js';
 import type { RunState } from '../shared/domain/run-machine.js';
 import { messagesOf } from '../activities/transcript.js';
 import { callOf, bringRunTo, type LedgerRun } from './support/ledger-run.js';
-import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { LEDGER_AGENT, type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { control, submit } from './support/desk.js';
-import { newestRun, newThread, type TestThread } from './support/threads.js';
+import { newestRun, newThread, TestThread, threadContract } from './support/threads.js';
+import { until } from './support/until.js';
 
 // Goal: one active run a thread; what is posted is delivered once or reported, whatever ends the run before it. Method:
 // the ledger's own functions, with the moves that a workflow would make.
@@ -120,6 +121,27 @@ describe('the end of a run', () => {
     client.release();
     expect(await ledger.rows(states, thread.threadId)).toStrictEqual([{ state: 'running' }]);
     expect(await thread.standing()).toStrictEqual(['one delivered', 'two queued']);
+  });
+
+  test('that meets a message which is being accepted waits for it, and delivers it', async () => {
+    const thread = await newThread(ledger);
+    await thread.post('one');
+    const run = await working(thread);
+    const client = await ledger.db.connect();
+    const place = { db: client, rows: ledger.rows.bind(ledger) };
+    await client.query('begin');
+    await new TestThread(place, thread.threadId, LEDGER_AGENT.name, threadContract()).post('two');
+    const ended = run.commit({ kind: 'move', to: 'completed', reason: 'answer_final' });
+    await until('the end waits', async () => {
+      const waiting = await ledger.rows(
+        `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+      );
+      return waiting.length > 0;
+    });
+    await client.query('commit');
+    client.release();
+    await ended;
+    expect(await thread.standing()).toStrictEqual(['one delivered', 'two delivered']);
   });
 
   test('by the sweeper, or of a run that nobody began, does so too', async () => {
@@ -270,7 +292,7 @@ describe('steer', () => {
   });
 });
 
-test('messages that wait are bounded, and the refused one is told so', async () => {
+test('case 69: messages that wait are bounded, and the refused one is told so', async () => {
   const thread = await newThread(ledger);
   await thread.post('first');
   await Promise.all(Array.from({ length: 100 }, (_, n) => thread.post(`n${n}`)));

@@ -141,6 +141,7 @@ async function loadAgents(
       ...(questions.length === 0 ? {} : { questions }),
       ...(delegates.length === 0 ? {} : { delegates }),
       limits: declared.limits,
+      ...(declared.context === undefined ? {} : { context: declared.context }),
       ...(rules.length === 0 ? {} : { policy: rules }),
     });
   }

@@ -63,6 +63,8 @@ const agentSchema = z.strictObject({
         .default(3600),
     })
     .prefault({}),
+  /** Longer transcripts are shown without their oldest messages; without it they are shown whole. */
+  context: z.strictObject({ charactersMax: z.int().min(1_000).max(100_000_000) }).optional(),
 });
 
 const name = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'a name has 1 to 64 letters, digits, _ or -');

@@ -35,6 +35,14 @@ import {
   resumeScheduleRoute,
 } from './schedules.js';
 import { startRun } from './start-run.js';
+import { listMessagesRoute, postMessageRoute, readMessageRoute } from './thread-messages.js';
+import {
+  archiveThreadRoute,
+  createThreadRoute,
+  listThreadsRoute,
+  readThreadRoute,
+  unarchiveThreadRoute,
+} from './threads.js';
 import {
   listWebhookDeliveriesRoute,
   replayWebhookRoute,
@@ -59,6 +67,14 @@ export const ROUTES: readonly Route[] = [
   readTranscriptRoute,
   readStoryRoute,
   exportRunRoute,
+  createThreadRoute,
+  listThreadsRoute,
+  readThreadRoute,
+  archiveThreadRoute,
+  unarchiveThreadRoute,
+  postMessageRoute,
+  listMessagesRoute,
+  readMessageRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,

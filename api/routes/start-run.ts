@@ -1,12 +1,19 @@
 import { z } from 'zod';
 import { RunContract } from '../../shared/domain/contract.js';
 import { HoldfastError } from '../../shared/domain/errors.js';
+import { idSchema } from '../../shared/domain/ids.js';
 import type { JsonValue } from '../../shared/domain/json.js';
 import { admitRun } from '../../shared/ledger/admission.js';
 import { readRun } from '../../shared/ledger/reads/read-run.js';
-import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
+import { postMessage } from '../../shared/ledger/threads.js';
+import { readMessage } from '../../shared/ledger/reads/read-messages.js';
+import { agentNotFound, budgetUnmet } from '../admission-errors.js';
+import type { ApiDeps } from '../deps.js';
+import { defineRoute, reply } from '../route.js';
 import { foundOf } from '../run-key.js';
+import { acceptedOf, MESSAGE_ERRORS } from '../thread-key.js';
 import { RunView } from '../views/run-views.js';
+import { Policy, ThreadMessageView } from '../views/thread-views.js';
 
 /** Names the key space of this route: a key used here says nothing about any other route. */
 const ENDPOINT = 'POST /v1/runs';
@@ -21,6 +28,12 @@ const StartRun = z
     agent: z.string().min(1).max(64).meta({ description: 'One of GET /v1/agents.' }),
     input: Input,
     contract: RunContract,
+    thread: idSchema('thr').optional().meta({ description: 'The thread that the input is a message to.' }),
+    policy: Policy.optional().meta({ description: 'With a thread alone, in place of its own policy.' }),
+  })
+  .refine(({ thread, policy }) => thread !== undefined || policy === undefined, {
+    path: ['policy'],
+    error: 'belongs to a thread',
   })
   .meta({ id: 'StartRun' });
 
@@ -37,7 +50,8 @@ export const startRun = defineRoute(
     description:
       'Writes the run to the ledger, whether Temporal is up or not; a worker starts it. The same ' +
       'Idempotency-Key with the same body (in any order of keys) answers with the same run for ever and' +
-      ' starts nothing.',
+      ' starts nothing. With `thread` the input is a message to it, and its policy decides what that makes of a run in ' +
+      'progress, as in POST /v1/threads/{thread_id}/messages.',
     authenticated: true,
     idempotent: true,
     body: StartRun,
@@ -49,39 +63,33 @@ export const startRun = defineRoute(
         body: RunView,
         headers: { Location: 'The run.', 'Idempotent-Replayed': '`true`' },
       },
+      202: {
+        description:
+          'A message to a thread that has no run yet: accepted, by this request or an earlier one with its key.',
+        body: ThreadMessageView,
+        headers: { Location: 'The message.', 'Idempotent-Replayed': '`true`' },
+      },
     },
-    errors: [
-      ...WRITE_ERRORS,
-      'contract_invalid',
-      'idempotency_key_reused',
-      'agent_not_found',
-      'rate_limited',
-      'ledger_unavailable',
-    ],
+    errors: MESSAGE_ERRORS,
   },
-  async ({ body, idempotencyKey, identity }, { pool, taskQueue }) => {
+  async (input, deps) => {
+    const { body, idempotencyKey, identity } = input;
+    const { pool, taskQueue } = deps;
+    const { agent, contract, thread: threadId, policy = null } = body;
+    if (threadId !== undefined) {
+      const posted = await postMessage(pool, {
+        ...{ ...identity, threadId, agent, contract, policy, taskQueue, idempotencyKey, endpoint: ENDPOINT },
+        input: body.input,
+      });
+      return await answerOf(deps, identity.tenantId, acceptedOf(posted, { threadId, agent }));
+    }
     const admitted = await admitRun(pool, {
       ...identity,
-      ...body,
-      idempotencyKey,
+      ...{ agent, contract, input: body.input, idempotencyKey, taskQueue },
       endpoint: ENDPOINT,
-      taskQueue,
     });
-    if (admitted.kind === 'agent_not_found') {
-      throw new HoldfastError(
-        'agent_not_found',
-        `No worker has registered an agent "${body.agent}". GET /v1/agents lists those there are.`,
-        { errors: [{ at: 'body/agent', problem: 'no such agent' }] },
-      );
-    }
-    if (admitted.kind === 'budget_unmet') {
-      const { at, problem } = admitted.fault;
-      throw new HoldfastError(
-        'contract_invalid',
-        `The budget limits what agent "${body.agent}" does not have: ${at} ${problem}. Nothing was started.`,
-        { errors: [admitted.fault] },
-      );
-    }
+    if (admitted.kind === 'agent_not_found') throw agentNotFound(body.agent);
+    if (admitted.kind === 'budget_unmet') throw budgetUnmet(body.agent, admitted.fault);
     if (admitted.kind === 'reused') {
       throw new HoldfastError(
         'idempotency_key_reused',
@@ -98,3 +106,22 @@ export const startRun = defineRoute(
       : reply(200, run, { ...headers, 'idempotent-replayed': 'true' });
   },
 );
+
+/** The run that a message to a thread was given to, or the message where it has none yet. */
+async function answerOf(
+  { pool }: ApiDeps,
+  tenantId: string,
+  { messageId, isReplay }: ReturnType<typeof acceptedOf>,
+) {
+  const message = await readMessage(pool, tenantId, messageId);
+  if (message === null) throw new Error(`bug: ${messageId} was accepted and is not there`);
+  const replayed = isReplay ? { 'idempotent-replayed': 'true' } : {};
+  if (message.run === null) {
+    const location = `/v1/threads/${message.thread_id}/messages/${messageId}`;
+    return reply(202, message, { location, ...replayed });
+  }
+  const key = { tenantId, runId: message.run.run_id };
+  const headers = { location: `/v1/runs/${key.runId}`, ...replayed };
+  const run = foundOf(await readRun(pool, key), key);
+  return isReplay ? reply(200, run, headers) : reply(201, run, headers);
+}

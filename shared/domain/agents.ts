@@ -64,6 +64,11 @@ export interface ModelPrice {
 /** Longest time-out, in seconds, of what may call itself short: the fast lane holds a place of the workflow's worker. */
 export const SHORT_SECONDS_MAX = 10;
 
+/** How much of a transcript one prompt holds at most, in characters of its messages as JSON. */
+export interface ContextLimit {
+  readonly charactersMax: number;
+}
+
 /** Limits of an agent's runs; a run's contract may lower them. */
 export interface AgentLimits {
   readonly stepsMax: number;
@@ -82,6 +87,8 @@ export interface AgentManifest {
   /** Agents that it may start; absent where it starts none. */
   readonly delegates?: readonly DelegateManifest[];
   readonly limits: AgentLimits;
+  /** Absent where every prompt holds the whole transcript. */
+  readonly context?: ContextLimit;
   /** The project's rules that can concern its tools, in their order; absent where there are none. */
   readonly policy?: readonly PolicyRule[];
 }

@@ -28,6 +28,7 @@ export const ERRORS = {
   webhook_delivery_not_found: { http: 404, retry: 'never', title: 'There is no such webhook delivery' },
   thread_not_found: { http: 404, retry: 'never', title: 'There is no such thread' },
   schedule_not_found: { http: 404, retry: 'never', title: 'There is no such schedule' },
+  message_not_found: { http: 404, retry: 'never', title: 'There is no such message' },
   route_not_found: { http: 404, retry: 'never', title: 'There is no such route' },
   method_not_allowed: { http: 405, retry: 'never', title: 'The route does not take this method' },
   run_ended: { http: 409, retry: 'never', title: 'The run has ended' },

@@ -17,6 +17,7 @@ export interface StepPlace {
 
 /** A transcript row as stored. */
 export interface StoredMessage {
+  /** 0 for what earlier runs of the thread left. */
   readonly step: number;
   readonly position: number;
   readonly role: 'user' | 'assistant' | 'tool';
@@ -174,6 +175,13 @@ export interface RefusedCallRow {
   readonly code: string;
 }
 
+/** What of a transcript a prompt did not hold, for its length. */
+export interface LeftOut {
+  readonly messages: number;
+  /** Of those messages as JSON. */
+  readonly characters: number;
+}
+
 export interface ResponseCommit {
   readonly attempt: number;
   readonly attemptId: string;
@@ -183,6 +191,8 @@ export interface ResponseCommit {
   readonly assistant: JsonValue;
   /** One error result for each refused call. */
   readonly refused: readonly { readonly slot: number; readonly code: string; readonly content: JsonValue }[];
+  /** What the prompt left out; null where it held everything. */
+  readonly leftOut?: LeftOut | null;
   /** Chunks not stored yet. */
   readonly chunks: readonly StoredChunk[];
   /** Lets a final answer end the run in the same commit. */
@@ -214,7 +224,7 @@ export async function commitModelResponse(
     commit.attempt,
     commit.attemptId,
     JSON.stringify(commit.response),
-    jsonb({ stopReason, usage, modelId, requestId }),
+    jsonb({ stopReason, usage, modelId, requestId, ...(commit.leftOut ? { leftOut: commit.leftOut } : {}) }),
     jsonb(commit.plan),
     jsonb(commit.assistant),
     jsonb(commit.refused),

@@ -2,6 +2,8 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { NUDGE_SIGNAL } from '../../shared/domain/protocol.js';
 import { applied, arrived, checkRun, modelRequests } from '../support/run-checks.js';
 import { call, DONE, reply, script, when } from '../support/scripts.js';
+import { readThread } from '../../shared/ledger/reads/read-threads.js';
+import { newThread, untilQuiet } from '../support/threads.js';
 import { keyOf, startWorld, until, type World, type WorldWorker } from '../support/world.js';
 
 // Cases from the field of kind DUP: an effect that was repeated, or swallowed. What needs a person, input, messages or a
@@ -32,6 +34,7 @@ beforeAll(async () => {
       ),
       when('six', reply(call('mail', { note: 'hi' })), reply(call('mail', { note: 'hi' })), DONE),
       when('fourteen', reply('pay'), reply('mail'), DONE),
+      when('talk', DONE),
       ...['pay', 'mail', 'book', 'hasty', 'lasting', 'brisk'].map((tool) => when(tool, reply(tool), DONE)),
     ),
   });
@@ -153,6 +156,30 @@ test('7: news that reaches a working run does not start its step a second time',
   expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
   expect(callsAsked(runId)).toEqual(['t1:s1', 't1:s2']);
   await checkRun(world, runId);
+});
+
+test('case 7: messages and a read while a step works are taken up after its result, in their order', async () => {
+  const thread = await newThread(world, 'enqueue');
+  await thread.post('pay first');
+  const [runId = ''] = await thread.runIds();
+  world.target.dial({ mode: 'hold_before', key: keyOf(runId), times: 1 });
+  await world.starter.round();
+  await until('the call arrived', () => keyOf(runId) in arrived(world, runId));
+  for (const text of ['talk b', 'talk c', 'talk d']) await thread.post(text);
+  expect(await readThread(world.db, 'default', thread.threadId)).toMatchObject({
+    ...{ runtime: 'loaded', turn: { run_id: runId, state: 'running' } },
+    messages: { by_state: { delivered: 1, queued: 3 } },
+  });
+  expect(await thread.runIds()).toHaveLength(1);
+  world.target.release();
+  await untilQuiet(world, thread);
+  expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
+  expect(await world.attempts(runId)).toHaveLength(1);
+  const last = modelRequests(world, (await thread.runIds()).at(-1) ?? '').at(-1);
+  const said = last?.messages.flatMap((message) => (message.role === 'user' ? [message.text] : []));
+  expect(said).toEqual(['pay first', 'talk b', 'talk c', 'talk d']);
+  expect(last?.messages.slice(0, 3).map(({ role }) => role)).toEqual(['user', 'assistant', 'tool']);
+  for (const id of await thread.runIds()) await checkRun(world, id);
 });
 
 describe('8: a call that outlives its time-out and is done after all', () => {

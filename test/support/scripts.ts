@@ -18,7 +18,7 @@ export function when(word: string, ...replies: readonly Readonly<Record<string, 
   return { name: word, when: { inputMatches: `^${word}\\b` }, replies };
 }
 
-/** A script that logs every request for `modelRequests`. */
+/** A script that logs every request for `modelRequests`, and goes by the newest message of the user. */
 export function script(...scenarios: readonly Readonly<Record<string, unknown>>[]) {
-  return { log: REQUEST_LOG, scenarios };
+  return { log: REQUEST_LOG, counts: 'turn', scenarios };
 }

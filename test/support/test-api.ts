@@ -59,6 +59,8 @@ export async function startTestApi(options: {
   readonly listen?: boolean;
   readonly pollMs?: number;
   readonly webhooks?: ApiDeps['webhooks'];
+  /** Where its runs wait for a worker; nobody listens unless given. */
+  readonly taskQueue?: string;
 }): Promise<TestApi> {
   const lines: string[] = [];
   const log = createLogger({
@@ -75,7 +77,7 @@ export async function startTestApi(options: {
   const hub = startEventHub({ db: pool, listen, log, pollMs: options.pollMs ?? 200 });
   const stopping = new AbortController();
   const app = createApp({
-    ...{ pool, hub, log, taskQueue: 'test', stopping: stopping.signal },
+    ...{ pool, hub, log, taskQueue: options.taskQueue ?? 'test', stopping: stopping.signal },
     authenticate: ({ headers }) => ({
       tenantId: String(headers['x-tenant'] ?? 'default'),
       actorId: canonicalActor(String(headers['x-actor'] ?? 'tester')) ?? 'tester',

@@ -7,7 +7,7 @@ import { createThread, type NewMessage, type Posted, postMessage } from '../../s
 import type { Db } from '../../shared/ledger/database.js';
 import { LedgerRun } from './ledger-run.js';
 import { LEDGER_AGENT, type LedgerWorld } from './ledger-world.js';
-import type { World } from './world.js';
+import { until, type World } from './world.js';
 import { AGENT } from './world-project.js';
 
 /** A message as it stands. */
@@ -33,7 +33,7 @@ export const threadContract = (changes: Readonly<Record<string, unknown>> = {}):
     ...changes,
   });
 
-type Place = Pick<LedgerWorld, 'db' | 'rows'> & Partial<Pick<World, 'taskQueue'>>;
+type Place = Pick<LedgerWorld, 'rows'> & Partial<Pick<World, 'taskQueue'>> & { readonly db: Db };
 
 /** A thread of one test. */
 export class TestThread {
@@ -90,7 +90,7 @@ export async function newThread(
 ): Promise<TestThread> {
   const agent = place.taskQueue === undefined ? LEDGER_AGENT.name : AGENT;
   const whole = threadContract(contract);
-  const created = await createThread(place.db as Db, {
+  const created = await createThread(place.db, {
     ...{
       tenantId: 'default',
       actorId: 'user:ada',
@@ -108,4 +108,32 @@ export async function newestRun(world: LedgerWorld, thread: TestThread): Promise
   const runId = (await thread.runIds()).at(-1);
   if (runId === undefined) throw new Error('the thread has no run');
   return new LedgerRun(world, runId, `exec-${randomUUID()}`);
+}
+
+/** Waits until nothing waits or works on the thread any more; promoted runs are started as the starter does. */
+export async function untilQuiet(world: World, thread: TestThread): Promise<void> {
+  await until('the thread is quiet', async () => {
+    await world.starter.round();
+    const open = await world.rows(
+      `select from holdfast.runs where thread_id = $1 and ended_at is null
+        union all select from holdfast.thread_messages where thread_id = $1 and state = 'queued'`,
+      thread.threadId,
+    );
+    return open.length === 0;
+  });
+}
+
+/** A thread whose messages began a run, joined it, wait for its end, are to stop it, and were superseded. */
+export async function addThread(world: LedgerWorld): Promise<TestThread> {
+  const thread = await newThread(world);
+  await thread.post('begins');
+  const run = await newestRun(world, thread);
+  await run.start();
+  await run.plan([]);
+  await thread.post('joins', { policy: 'steer' });
+  await run.claimThink();
+  await thread.post('waits');
+  await thread.post('is superseded', { policy: 'interrupt' });
+  await thread.post('stops', { policy: 'interrupt' });
+  return thread;
 }

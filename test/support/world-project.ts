@@ -15,6 +15,8 @@ export interface WorldProject {
   /** Tools that ask a person first; none unless given. */
   readonly approvals?: readonly string[];
   readonly limits?: Readonly<Record<string, number>>;
+  /** Characters of a transcript that the usual agent's prompts hold at most; all unless given. */
+  readonly charactersMax?: number;
   /** `fast`: the model and every HTTP tool are declared short. `normal` unless given. */
   readonly lane?: Lane;
   /** Questions that the agent may ask; none unless given. */
@@ -77,6 +79,7 @@ export async function writeProject(
           ...Object.keys(project.delegates ?? {}),
         ],
         limits,
+        ...(project.charactersMax === undefined ? {} : { context: { charactersMax: project.charactersMax } }),
       },
       ...Object.fromEntries(
         Object.entries(project.helpers ?? {}).map(([name, tools]) => [

@@ -334,6 +334,8 @@ language sql stable as $$
     'isError', coalesce(e.state, '') not in ('succeeded', 'committed'), 'text', case
       when e.state in ('succeeded', 'committed') then
         'Done. That was found out when the run had been stopped; it is not to be done again.'
+      when e.state = 'not_committed' and e.effect_class = 'read' then
+        'Stopped: the run was stopped before this call had an answer. It has changed nothing.'
       when e.state = 'not_committed' then 'Not done: it was found out that this call changed nothing.'
       when e.state = 'rejected' then 'Refused by the target: nothing was done.'
       when p_call ->> 'kind' = 'planned' then 'Not run: the run was stopped before this call was made.'

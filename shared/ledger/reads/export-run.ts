@@ -17,6 +17,7 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
   budgets: 'root_run_id in (select root_run_id from holdfast.runs where run_id = $run)',
   child_runs: 'parent_run_id = $run or child_run_id = $run',
   decisions: 'interrupt_id in (select interrupt_id from holdfast.interrupts where run_id = $run)',
+  threads: 'thread_id in (select thread_id from holdfast.runs where run_id = $run)',
   webhook_attempts:
     'delivery_id in (select delivery_id from holdfast.webhook_deliveries where run_id = $run)',
 };
