@@ -20,6 +20,7 @@ import { answer, newWait } from './support/input.js';
 import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { addSchedule } from './support/schedules.js';
 import { addThread } from './support/threads.js';
 import { addWebhooks } from './support/webhook-world.js';
 
@@ -132,6 +133,7 @@ beforeAll(async () => {
   await acceptJob(ledger, failed);
   await addRefusal(ledger);
   await addThread(ledger);
+  await addSchedule(ledger.db);
   const { child } = await newFamily(ledger);
   await child.start();
   await child.plan([delegating()]);
@@ -305,6 +307,25 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['runs', `:run`, `priority = 0`, 'runs_priority_check'],
   ['runs', `:run`, `priority = 6`, 'runs_priority_check'],
   ['active_run_limits', `true`, `active_max = -1`, 'active_run_limits_active_max_check'],
+  // A schedule and what became of its times: a run or a reason, and who asked.
+  ['schedules', 'true', `schedule_id = 'sch_1'`, 'schedule_id_check'],
+  ['schedules', 'true', `overlap = 'pile_up'`, 'schedules_overlap_check'],
+  ['schedules', 'true', `catch_up_seconds = 9`, 'schedules_catch_up_seconds_check'],
+  ['schedule_changes', 'true', `kind = 'lost'`, 'schedule_changes_kind_check'],
+  ['schedule_backfills', 'true', `to_at = from_at`, 'schedule_backfills_check'],
+  ['schedule_occurrences', `state = 'queued'`, `occurrence_id = 'occ_1'`, 'occurrence_id_check'],
+  ['schedule_occurrences', `state = 'skipped'`, `state = 'lost', reason = null`, 'schedule_occurrences_state_check'],
+  ['schedule_occurrences', `source = 'tick'`, `source = 'cron'`, 'schedule_occurrences_source_check'],
+  ['schedule_occurrences', `state = 'started'`, `run_id = null`, 'started_iff_made'],
+  ['schedule_occurrences', `state = 'skipped'`, `run_id = (select min(run_id) from holdfast.runs)`, 'started_iff_made'],
+  ['schedule_occurrences', `state = 'started'`, `message_id = 'x'`, 'made_once'],
+  ['schedule_occurrences', `state = 'skipped'`, `reason = null`, 'reason_unless_started'],
+  ['schedule_occurrences', `state = 'started'`, `reason = 'overlap'`, 'reason_unless_started'],
+  ['schedule_occurrences', `state = 'started'`, `decided_at = null`, 'decided_iff_not_queued'],
+  ['schedule_occurrences', `state = 'queued'`, `decided_at = now()`, 'decided_iff_not_queued'],
+  ['schedule_occurrences', `source = 'tick'`, `asked_by = 'user:ada'`, 'asked_iff_run_now'],
+  ['schedule_occurrences', `source = 'run_now'`, `idempotency_key = null`, 'asked_iff_run_now'],
+  ['schedule_occurrences', `state = 'skipped'`, `open = true`, 'open_while_started'],
   // A command: its fate implies its time and its reason, and each of them implies the fate.
   ['commands', `fate = 'accepted'`, `code = 'run_ended'`, 'code_iff_rejected'],
   ['commands', `fate = 'applied'`, `code = 'run_ended'`, 'code_iff_rejected'],

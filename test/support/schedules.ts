@@ -1,14 +1,16 @@
 import { randomUUID } from 'node:crypto';
 import { RunContract } from '../../shared/domain/contract.js';
+import type { Db } from '../../shared/ledger/database.js';
 import { newId } from '../../shared/ledger/new-id.js';
 import { listOccurrences, type OccurrenceRecord } from '../../shared/ledger/reads/list-schedules.js';
 import {
+  askBackfill,
   changeSchedule,
   decideOccurrence,
   type ScheduleChange,
   type ScheduleDefinition,
 } from '../../shared/ledger/schedules.js';
-import type { Db } from '../../shared/ledger/database.js';
+import { LEDGER_AGENT } from './ledger-world.js';
 
 /** What a schedule of a test is made of, unless the test says otherwise. */
 export function definitionOf(agent: string, changes: Partial<ScheduleDefinition> = {}): ScheduleDefinition {
@@ -80,4 +82,19 @@ export async function newSchedule(
   const schedule = new TestSchedule(db, newId('sch'));
   await schedule.change({ kind: 'created', definition, taskQueue });
   return schedule;
+}
+
+/** A schedule with an occurrence that runs, one that waits and one that was asked for and skipped, and a backfill. */
+export async function addSchedule(db: Db): Promise<void> {
+  const schedule = await newSchedule(db, definitionOf(LEDGER_AGENT.name, { overlap: 'buffer_one' }));
+  for (const plannedAt of ['2026-01-01T00:00:00.000Z', '2026-01-01T00:01:00.000Z'])
+    await schedule.tick(plannedAt);
+  await schedule.runNow();
+  const { tenantId, scheduleId } = schedule;
+  const stretch = {
+    from: '2025-01-01T00:00:00.000Z',
+    to: '2025-01-02T00:00:00.000Z',
+    idempotencyKey: 'stretch',
+  };
+  await askBackfill(db, { tenantId, scheduleId, actorId: 'user:olga', roles: ['operator'], ...stretch });
 }

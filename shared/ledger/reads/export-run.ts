@@ -15,6 +15,8 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
   agent_versions:
     '(agent, agent_version) in (select agent, agent_version from holdfast.runs where run_id = $run)',
   budgets: 'root_run_id in (select root_run_id from holdfast.runs where run_id = $run)',
+  schedule_occurrences:
+    'run_id = $run or message_id in (select message_id from holdfast.thread_messages where run_id = $run)',
   child_runs: 'parent_run_id = $run or child_run_id = $run',
   decisions: 'interrupt_id in (select interrupt_id from holdfast.interrupts where run_id = $run)',
   threads: 'thread_id in (select thread_id from holdfast.runs where run_id = $run)',
@@ -31,6 +33,10 @@ export const NOT_EXPORTED = [
   'migrations',
   'refusals',
   'role_grants',
+  'schedule_backfills',
+  'schedule_changes',
+  'schedule_pauses',
+  'schedules',
   'standing_grants',
   'tenant_budget_changes',
   'webhook_endpoints',
