@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { ProblemView } from '../api/views/common.js';
-import { RunView } from '../api/views/run-views.js';
+import { RunListView, RunView } from '../api/views/run-views.js';
+import { StoryView } from '../api/views/story-views.js';
 import {
   ThreadListView,
   ThreadMessageListView,
@@ -165,6 +166,14 @@ describe('a message', () => {
     expect((await api.request(at.replace(id, await newThread()))).status).toBe(404);
     const view = RunView.parse(await read(`/v1/runs/${run.runId}`));
     expect(view.identity.thread_id).toBe(id);
+    const told = { thread_id: id, place: 1, rolled_back_by: null, message_ids: [one.message_id] };
+    expect(view.thread).toStrictEqual(told);
+    const listed = RunListView.parse(await read(`/v1/runs?thread=${id}`));
+    expect(listed.runs.map(({ thread_id }) => thread_id)).toStrictEqual([id, id]);
+    const { entries } = StoryView.parse(await read(`/v1/runs/${run.runId}/story`));
+    expect(entries.filter(({ kind }) => kind === 'message_sent')).toMatchObject([
+      { actor: 'user:ada', ids: { message_id: one.message_id, thread_id: id } },
+    ]);
   });
 
   test('that nobody can take is refused and leaves nothing', async () => {

@@ -31,6 +31,7 @@ export const listRunsRoute = defineRoute(
         .optional(),
       job_id: idSchema('job').optional(),
       parent: idSchema('run').optional().meta({ description: 'Children of this run.' }),
+      thread: idSchema('thr').optional().meta({ description: 'Runs of this thread.' }),
       created_after: Instant.optional().meta({ description: 'Admitted after this instant.' }),
       created_before: Instant.optional().meta({ description: 'Admitted before this instant.' }),
       ...PageQuery,
@@ -44,6 +45,7 @@ export const listRunsRoute = defineRoute(
       agent: query.agent ?? null,
       jobId: query.job_id ?? null,
       parentRunId: query.parent ?? null,
+      threadId: query.thread ?? null,
       createdAfter: query.created_after ?? null,
       createdBefore: query.created_before ?? null,
     };

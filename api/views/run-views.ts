@@ -190,6 +190,19 @@ export const RunView = z
       agent_version: Sha256,
       turn: z.int(),
     }),
+    thread: z
+      .strictObject({
+        thread_id: z.string(),
+        place: z.int().meta({ description: 'Its number among the runs of the thread.' }),
+        rolled_back_by: z.string().nullable().meta({
+          description: 'The message that took it out of the transcript; what it did outside stays done.',
+        }),
+        message_ids: z.array(z.string()).readonly().meta({
+          description: 'The message that began it, then those that joined it.',
+        }),
+      })
+      .nullable()
+      .meta({ description: 'Its place in a conversation; null for a run of its own.' }),
     contract: AnyJson.meta({
       description: 'Given at admission and immutable, with every default filled in.',
     }),

@@ -28,6 +28,7 @@ export interface RunFilters {
   readonly agent: string | null;
   readonly jobId: string | null;
   readonly parentRunId: string | null;
+  readonly threadId: string | null;
   readonly createdAfter: string | null;
   readonly createdBefore: string | null;
 }
@@ -46,8 +47,9 @@ const LIST_RUNS = {
        and ($6::timestamptz is null or admitted_at < $6)
        and ($7::text is null or run_id < $7)
        and ($8::text is null or parent_run_id = $8)
+       and ($9::text is null or thread_id = $9)
      order by run_id desc
-     limit $9`,
+     limit $10`,
 };
 
 /** The tenant's runs, newest first, at most `limit`, before the run `before` where one is given. */
@@ -57,9 +59,9 @@ export async function listRuns(
   filters: RunFilters,
   page: { readonly before: string | null; readonly limit: number },
 ): Promise<RunSummary[]> {
-  const { state, agent, jobId, createdAfter, createdBefore, parentRunId } = filters;
+  const { state, agent, jobId, createdAfter, createdBefore, parentRunId, threadId } = filters;
   const values = [
-    ...[tenantId, state, agent, jobId, createdAfter, createdBefore, page.before, parentRunId],
+    ...[tenantId, state, agent, jobId, createdAfter, createdBefore, page.before, parentRunId, threadId],
     page.limit,
   ];
   const { rows } = await db.query<SummaryRow>({ ...LIST_RUNS, values });

@@ -42,6 +42,10 @@ const READ_RUN = {
              where m.run_id = r.run_id and m.role = 'assistant'
              order by m.turn desc, m.step desc, m.position desc limit 1) as last_message,
            r.compensation_cause,
+           case when r.thread_id is not null then jsonb_build_object(
+             'thread_id', r.thread_id, 'place', r.thread_place, 'rolled_back_by', r.rolled_back_by,
+             'message_ids', (select coalesce(jsonb_agg(s.message_id order by s.seq), '[]')
+                               from holdfast.thread_messages s where s.run_id = r.run_id)) end as thread,
            ${RUN_COMPENSATION_COLUMN},
            ${LINEAGE_COLUMNS}, ${RUN_CONTROL_COLUMNS},
            ${RUN_BUDGET_COLUMN}
@@ -60,6 +64,7 @@ function recordOf(row: RunRow): RunRecord {
   return {
     run_id: row.run_id,
     identity: identityOf(row),
+    thread: row.thread,
     contract: row.contract,
     contract_sha256: row.contract_sha256,
     pins: row.pins,
@@ -159,6 +164,7 @@ type OpenEffectJson = Omit<OpenEffect, 'reconciliation'> & {
 
 interface RunRow extends RunControlRow, RunCompensationRow, LineageRow {
   readonly budget: RunBudgetRecord;
+  readonly thread: RunRecord['thread'];
   readonly run_id: string;
   readonly tenant_id: string;
   readonly actor_id: string;

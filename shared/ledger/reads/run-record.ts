@@ -57,6 +57,16 @@ export interface RunRecord {
     readonly agent_version: string;
     readonly turn: number;
   };
+  /** Its place in a conversation; null for a run of its own. */
+  readonly thread: {
+    readonly thread_id: string;
+    /** Its number among the runs of the thread. */
+    readonly place: number;
+    /** The message that took it out of the transcript; null while it stands there. */
+    readonly rolled_back_by: string | null;
+    /** What it was given: the message that began it, then those that joined it. */
+    readonly message_ids: readonly string[];
+  } | null;
   readonly contract: JsonValue;
   readonly contract_sha256: string;
   readonly pins: JsonValue;

@@ -31,6 +31,20 @@ const SOURCES: readonly Source[] = [
     from: `holdfast.run_executions x where x.run_id = r.run_id`,
   },
   {
+    rank: 12,
+    columns: `s.created_at, s.message_id, 'message_sent', s.actor_id, null,
+      jsonb_build_object('thread_id', s.thread_id, 'message_id', s.message_id),
+      jsonb_build_object('seq', s.seq, 'policy', s.policy, 'step', coalesce(s.step, 1))`,
+    from: 'holdfast.thread_messages s where s.run_id = r.run_id',
+  },
+  {
+    rank: 13,
+    columns: `s.decided_at, s.message_id, 'message_rolled_back', 'holdfast:ledger', null,
+      jsonb_build_object('thread_id', s.thread_id, 'message_id', s.message_id, 'rolled_back_by', r.rolled_back_by),
+      jsonb_build_object('seq', s.seq)`,
+    from: `holdfast.thread_messages s where s.run_id = r.run_id and s.state = 'rolled_back'`,
+  },
+  {
     rank: 20,
     columns: `c.created_at, c.command_id, case when c.fate = 'rejected' then 'command_refused' else 'commanded' end,
       c.actor_id, coalesce(c.code, c.payload ->> 'reason'), jsonb_build_object('command_id', c.command_id),
@@ -177,7 +191,7 @@ const OUTCOMES = `
 export const READ_STORY = {
   name: 'reads/story',
   text: `
-    with r as (select run_id, agent from holdfast.runs where run_id = $1 and tenant_id = $2),
+    with r as (select run_id, agent, rolled_back_by from holdfast.runs where run_id = $1 and tenant_id = $2),
     entries as materialized (${UNION}),
     outcomes as materialized (${OUTCOMES})
     select

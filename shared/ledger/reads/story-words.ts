@@ -12,6 +12,9 @@ const SAY: Readonly<Record<string, Say>> = {
     f('from') === '' ? 'The run was admitted.' : `The run went from ${f('from')} to ${f('to')}.`,
   control_moved: (f) => `Control went from ${f('from')} to ${f('to')}.`,
   taken_over: (f) => `An execution took the run under epoch ${f('epoch')}.`,
+  message_sent: (f) =>
+    `Sent message ${f('seq')} of the thread, under ${f('policy')}; step ${f('step')} read it.`,
+  message_rolled_back: (f) => `Message ${f('seq')} left the transcript of the thread with its run.`,
   commanded: (f) => `Asked the run to ${f('command')}, as ${f('authority')}.`,
   command_refused: (f) => `Asked the run to ${f('command')}, as ${f('authority')}, and was refused.`,
   command_applied: (f) => `The ${f('command')} was carried out.`,
