@@ -16,7 +16,8 @@ import { defineRoute, reply } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import { InterruptGroupListView, InterruptListView, InterruptView } from '../views/desk-views.js';
 
-const GroupPlace = z.tuple([z.string().max(80), z.string().max(64), z.string().max(64)]);
+const Part = z.string().max(80);
+const GroupPlace = z.tuple([Part, Part, Part, Part, Part]);
 
 /** GET /v1/interrupts: everybody who is waited for, whatever for. Decides nothing. */
 export const listInterruptsRoute = defineRoute(
@@ -26,8 +27,9 @@ export const listInterruptsRoute = defineRoute(
     operationId: 'listInterrupts',
     summary: 'List waits for somebody, oldest first',
     description:
-      'Open ones unless `state` says otherwise. A wait whose time is over is `expired` from that instant on. With ' +
-      '`group_by=scope` one row stands for all waits for the same tool, version and arguments, with their count.',
+      'Open ones unless `state` says otherwise. A wait whose time is over is `expired` from that instant on; a ' +
+      'reconciliation never is, and says `overdue`. With `group_by=scope` one row stands for all waits of a kind for the ' +
+      'same tool, version and arguments, with their count. GET /v1/reconciliations shows the evidence of reconciliations.',
     authenticated: true,
     query: z.strictObject({
       state: z.enum([...INTERRUPT_STATES, 'any']).default('open'),
@@ -66,11 +68,16 @@ export const listInterruptsRoute = defineRoute(
       const next = last === undefined ? null : encodeCursor(scope, last.interrupt_id);
       return reply(200, { interrupts, next_cursor: next });
     }
-    const after = cursor === undefined ? (['', '', ''] as const) : decodeCursor(scope, cursor, GroupPlace);
+    const after =
+      cursor === undefined ? (['', '', '', '', ''] as const) : decodeCursor(scope, cursor, GroupPlace);
     const groups = await listInterruptGroups(pool, tenantId, filters, { after, limit });
     const last = groups.length < limit ? undefined : groups.at(-1);
     const next =
-      last === undefined ? null : encodeCursor(scope, [last.tool, last.tool_version, last.arguments_sha256]);
+      last === undefined
+        ? null
+        : encodeCursor(scope, [
+            ...[last.tool, last.tool_version, last.arguments_sha256, last.kind, last.asks ?? ''],
+          ]);
     return reply(200, { groups, next_cursor: next });
   },
 );

@@ -120,6 +120,8 @@ export type DecisionRefusal =
   | 'role_required'
   | 'self_approval'
   | 'scope_changed'
+  | 'interrupt_withdrawn'
+  | 'cancel_in_force'
   | 'run_ended';
 
 export type Decided =

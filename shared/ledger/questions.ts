@@ -57,6 +57,8 @@ export type AnswerRefusal =
   | 'interrupt_decided'
   | 'interrupt_superseded'
   | 'role_required'
+  | 'interrupt_withdrawn'
+  | 'cancel_in_force'
   | 'run_ended'
   | 'answer_invalid';
 

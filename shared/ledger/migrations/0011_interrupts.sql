@@ -74,6 +74,13 @@ begin
   return r;
 end $$;
 
+-- Why a wait that was taken back, or is about to be, takes no decision.
+create function holdfast.why_withdrawn(r holdfast.runs) returns text language sql immutable as $$
+  select case when r.ended_at is not null then 'run_ended'
+              when r.control = 'cancel_requested' or r.state = 'cancelling' then 'cancel_in_force'
+              else 'interrupt_withdrawn' end
+$$;
+
 -- Opens the wait for an approval of an effect, once. The scope and its digest are made by the caller from the stored
 -- row and checked here against it: what is shown is what will run.
 create function holdfast.open_approval(

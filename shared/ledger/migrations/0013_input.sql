@@ -183,12 +183,12 @@ begin
   end if;
   v_refusal := case
     when i.kind not in ('input', 'budget') then 'decision_mismatch'
-    when i.state = 'withdrawn' then 'run_ended'
+    when i.state = 'withdrawn' then holdfast.why_withdrawn(r)
     when i.state = 'superseded' then 'interrupt_superseded'
     when i.state = 'expired' or (i.state = 'open' and v_at >= i.expires_at) then 'interrupt_expired'
     when i.state <> 'open' then 'interrupt_decided'
     when p_authority <> i.required_role or holdfast.lacks_role(i.tenant_id, p_actor, i.required_role) then 'role_required'
-    when r.ended_at is not null or r.control = 'cancel_requested' then 'run_ended'
+    when r.ended_at is not null or r.control = 'cancel_requested' then holdfast.why_withdrawn(r)
     when not p_fits then 'answer_invalid'
   end;
   if v_refusal is not null then

@@ -147,7 +147,7 @@ create function holdfast.decision_refusal(
 language sql stable as $$
   select case
     when i.kind <> 'approval' then 'decision_mismatch'
-    when i.state = 'withdrawn' then 'run_ended'
+    when i.state = 'withdrawn' then holdfast.why_withdrawn(r)
     when i.state = 'expired' or (i.state in ('open', 'approved') and p_at >= i.expires_at) then 'interrupt_expired'
     when p_decision = 'revoke' and i.state <> 'approved' then 'not_revocable'
     when p_decision <> 'revoke' and i.state <> 'open' then 'interrupt_decided'
@@ -156,7 +156,7 @@ language sql stable as $$
     when p_scope_sha256 <> i.scope_sha256 then 'scope_changed'
     when exists (select from holdfast.decisions where interrupt_id = i.interrupt_id
                   and actor_id = holdfast.canonical_actor(p_actor) and decision = p_decision) then 'interrupt_decided'
-    when r.ended_at is not null or r.control = 'cancel_requested' then 'run_ended'
+    when r.ended_at is not null or r.control = 'cancel_requested' then holdfast.why_withdrawn(r)
   end
 $$;
 

@@ -1,7 +1,7 @@
 import type { CommandKind } from '../../domain/control-table.js';
 import { EFFECT_STATES, type EffectState } from '../../domain/effect-machine.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
-import { type InterruptKind, TOOL_OF_WAIT } from './list-interrupts.js';
+import { type InterruptKind, RAN_OUT, TOOL_OF_WAIT } from './list-interrupts.js';
 import { isoTime, jsonTime } from './row-values.js';
 
 /** What somebody has asked of a run, and what it still waits for. */
@@ -91,7 +91,7 @@ export const RUN_CONTROL_COLUMNS = `
            (select coalesce(jsonb_agg(to_jsonb(w) order by w.interrupt_id), '[]') from (
               select i.interrupt_id, i.kind, i.effect_id, ${TOOL_OF_WAIT} as tool, i.required_role, i.expires_at
                 from holdfast.interrupts i left join holdfast.effects e using (effect_id)
-               where i.run_id = r.run_id and i.state = 'open' and i.expires_at > clock_timestamp()
+               where i.run_id = r.run_id and i.state = 'open' and not ${RAN_OUT}
                order by i.interrupt_id limit ${LISTED_MAX}) w
            ) as open_interrupts,
            (select coalesce(jsonb_agg(to_jsonb(p) order by p.command_id), '[]') from (
