@@ -207,6 +207,11 @@ export async function makeOverdue(call: LedgerCall, agoMs = 1_000): Promise<void
       agoMs,
     );
     await change(`update holdfast.undos set deadline_at = ${past} where effect_id = $1`, effect_id, agoMs);
+    await change(
+      `update holdfast.interrupts set expires_at = ${past} where effect_id = $1 and kind = 'reconciliation'`,
+      effect_id,
+      agoMs,
+    );
   });
 }
 

@@ -7,7 +7,8 @@ alter table holdfast.interrupts
   add column owner holdfast.actor,
   drop constraint effect_by_kind;
 alter table holdfast.interrupts
-  add constraint effect_by_kind check ((kind in ('approval', 'reconciliation')) = (effect_id is not null)),
+  add constraint effect_by_kind check (case when kind in ('approval', 'reconciliation') then effect_id is not null
+                                            when kind in ('input', 'budget') then effect_id is null else true end),
   add constraint reconciliation_states check (kind <> 'reconciliation' or state in ('open', 'answered', 'withdrawn')),
   -- Its time never settles it: past that, somebody is told (escalate_overdue), and it waits still.
   add constraint escalates_iff_reconciliation check ((kind = 'reconciliation') = (on_expiry = 'escalate')),
