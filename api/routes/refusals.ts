@@ -4,7 +4,7 @@ import { listRefusals } from '../../shared/ledger/refused-requests.js';
 import { decodeCursor, encodeCursor } from '../cursor.js';
 import { requireRole } from '../identity.js';
 import { defineRoute, reply } from '../route.js';
-import { PageQuery } from '../views/common.js';
+import { Actor, PageQuery } from '../views/common.js';
 import { RefusalListView } from '../views/refusal-views.js';
 
 /** GET /v1/refusals: who tried what and was refused. */
@@ -17,10 +17,7 @@ export const listRefusalsRoute = defineRoute(
     description: 'Of requests that would have changed something. Takes the role auditor or admin.',
     authenticated: true,
     query: z.strictObject({
-      actor: z
-        .string()
-        .regex(/^[ -~]{1,200}$/, { error: 'must be 1 to 200 printable ASCII characters' })
-        .optional(),
+      actor: Actor.optional(),
       ...PageQuery,
     }),
     replies: { 200: { description: 'One page.', body: RefusalListView } },
@@ -30,7 +27,7 @@ export const listRefusalsRoute = defineRoute(
     requireRole(identity, ['auditor', 'admin'], 'see what was refused');
     const { tenantId } = identity;
     const { cursor, limit } = query;
-    const actorId = query.actor?.trim().toLowerCase() ?? null;
+    const actorId = query.actor ?? null;
     const scope = { list: 'refusals', tenant: tenantId, actor: actorId };
     const before = cursor === undefined ? null : decodeCursor(scope, cursor, idSchema('req'));
     const refusals = await listRefusals(pool, tenantId, { before, actorId, limit });

@@ -1,5 +1,4 @@
 import { z } from 'zod';
-import { canonicalActor } from '../../shared/domain/actors.js';
 import { HoldfastError } from '../../shared/domain/errors.js';
 import { idSchema, isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
@@ -13,23 +12,8 @@ import { grantRole, revokeRole } from '../../shared/ledger/role-grants.js';
 import { decodeCursor, encodeCursor } from '../cursor.js';
 import { requireRole, roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
-import { PageQuery } from '../views/common.js';
+import { Actor, PageQuery } from '../views/common.js';
 import { RoleGrantListView, RoleGrantView } from '../views/grant-views.js';
-
-/** Somebody, in the one form in which actors are compared. */
-const Actor = z
-  .string()
-  .max(200)
-  .transform((text, context) => {
-    const actor = canonicalActor(text);
-    if (actor !== null) return actor;
-    context.addIssue({
-      code: 'custom',
-      message: 'must name somebody in 1 to 200 printable ASCII characters',
-    });
-    return z.NEVER;
-  })
-  .meta({ override: { type: 'string', minLength: 1, maxLength: 200 } });
 
 /** GET /v1/role-grants: who may act in which role. */
 export const listRoleGrantsRoute = defineRoute(

@@ -1,3 +1,4 @@
+import { comparableActor } from '../domain/actors.js';
 import type { JsonValue } from '../domain/json.js';
 import type { AskAnswer, Trail } from '../domain/protocol.js';
 import { canonicalJson } from '../domain/strict-json.js';
@@ -75,7 +76,7 @@ const ANSWER = {
 export async function answerInput(db: Db, said: NewAnswer): Promise<Answered> {
   // A key that another person used says nothing about this one's word.
   const request = {
-    actorId: said.actorId.trim().toLowerCase(),
+    actorId: comparableActor(said.actorId),
     interruptId: said.interruptId,
     answer: said.answer,
     note: said.note,

@@ -1,3 +1,4 @@
+import { comparableActor } from '../domain/actors.js';
 import type { EffectState } from '../domain/effect-machine.js';
 import { callFunction, type Db } from './database.js';
 import { digestOf, sha256 } from './digest.js';
@@ -78,7 +79,7 @@ export async function settleByPerson(db: Db, settlement: NewSettlement): Promise
     TEXTS[decided](reference === null ? '' : ` (${reference})`),
     NOTHING_SHA256,
     settlement.idempotencyKey,
-    digestOf({ effectId, actorId, decided, reference, note }),
+    digestOf({ effectId, actorId: comparableActor(actorId), decided, reference, note }),
     settlement.interruptId ?? null,
   ]);
   return answer as unknown as Settled;
