@@ -7,13 +7,26 @@ import {
   InterruptView,
   ReconciliationItemView,
 } from '../api/views/desk-views.js';
+import { RunView } from '../api/views/run-views.js';
 import type { JsonObject } from '../shared/domain/json.js';
 import { digestOf } from '../shared/ledger/digest.js';
 import { escalateOverdue } from '../shared/ledger/sweep.js';
 import { compileSchema } from '../shared/schema/compile-schema.js';
-import { decide, makeOverdue, newUndo, newUnknown, openGate } from './support/desk.js';
+import { answerBudget } from './support/budget.js';
+import {
+  decide,
+  expire,
+  type Gate,
+  makeOverdue,
+  newGate,
+  newUndo,
+  newUnknown,
+  openGate,
+  settle,
+} from './support/desk.js';
 import type { LedgerCall } from './support/ledger-call.js';
-import { callOf } from './support/ledger-run.js';
+import { ask, answer as answerInput, newWait } from './support/input.js';
+import { callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { startTestApi, type TestApi } from './support/test-api.js';
 import { deliveriesOf, type Endpoint, newEndpoint } from './support/webhook-world.js';
@@ -75,6 +88,8 @@ const waitOf = async (call: LedgerCall) => {
 };
 const wait = async (id: string) =>
   InterruptView.parse(await (await api.request(`/v1/interrupts/${id}`)).json());
+const controlOf = async ({ runId }: LedgerRun) =>
+  RunView.parse(await (await api.request(`/v1/runs/${runId}`)).json()).control;
 const toldOf = async ({ run }: LedgerCall) =>
   (await deliveriesOf(ledger, endpoint))
     .filter(({ payload }) => payload.data['run_id'] === run.runId)
@@ -253,6 +268,52 @@ describe('an effect that no tool undoes', () => {
     expect((await answer(it.interrupt_id, LEFT)).status).toBe(200);
     expect(await wait(it.interrupt_id)).toMatchObject({ state: 'answered', decisions: [{ answer: LEFT }] });
     expect(await waitsOf(call, 'kind=reconciliation')).toStrictEqual([]);
+  });
+});
+
+describe('a wait that is over', () => {
+  type Case = readonly [
+    kind: string,
+    state: string,
+    over: () => Promise<readonly [LedgerRun, () => Promise<unknown>]>,
+  ];
+  const gateThat = async (becomes: (gate: Gate) => Promise<unknown>) => {
+    const gate = await newGate(ledger);
+    await becomes(gate);
+    return [gate.run, () => gate.call.claim()] as const;
+  };
+  const waiting = (run: LedgerRun) =>
+    run.commit({ kind: 'move', to: 'waiting_for_input', reason: 'budget_needed' });
+  const goesOn = (run: LedgerRun) => run.commit({ kind: 'move', to: 'running', reason: 'input_received' });
+  // prettier-ignore
+  test.each<Case>([
+    ['approval', 'approved', () => gateThat((gate) => decide(gate))],
+    ['approval', 'denied',   () => gateThat((gate) => decide(gate, { decision: 'deny' }))],
+    ['approval', 'expired',  () => gateThat((gate) => expire(gate))],
+    ['input',    'answered', async () => {
+      const input = await newWait(ledger);
+      await answerInput(input);
+      return [input.run, () => ask(input.run)] as const;
+    }],
+    ['reconciliation', 'answered', async () => {
+      const call = await newUnknown(ledger);
+      await settle(call);
+      return [call.run, () => call.run.commit({ kind: 'move', to: 'reconciling', reason: 'person_settled' })] as const;
+    }],
+    ['budget',   'answered', async () => {
+      const run = await ledger.newStep([callOf('opaque')], { limits: { tool_calls_max: 1 }, budget: { on_reached: 'pause_and_ask' } });
+      await run.call(0).attempt('succeeded');
+      await run.plan([callOf('opaque')]);
+      await run.call(0).claim();
+      await waiting(run);
+      await answerBudget(run, { action: 'raise', limit: 5 });
+      return [run, () => goesOn(run)] as const;
+    }],
+  ])('over %s and %s is no longer waited for, and being taken up until the run has', async (kind, state, over) => {
+    const [run, takesUp] = await over();
+    expect(await controlOf(run)).toMatchObject({ interrupts: [], taking_up: [{ kind, state }] });
+    await takesUp();
+    expect(await controlOf(run)).toMatchObject({ interrupts: [], taking_up: [] });
   });
 });
 
