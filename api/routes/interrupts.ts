@@ -7,17 +7,24 @@ import {
   INTERRUPT_KINDS,
   INTERRUPT_STATES,
   type InterruptFilters,
+  type InterruptGroup,
   listInterruptGroups,
   listInterrupts,
 } from '../../shared/ledger/reads/list-interrupts.js';
 import { readInterrupt } from '../../shared/ledger/reads/read-interrupt.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, type Places, readPage } from '../cursor.js';
 import { defineRoute, reply } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import { InterruptGroupListView, InterruptListView, InterruptView } from '../views/desk-views.js';
 
 const Part = z.string().max(80);
-const GroupPlace = z.tuple([Part, Part, Part, Part, Part]);
+const GROUP_PLACES: Places<InterruptGroup, [string, string, string, string, string]> = {
+  schema: z.tuple([Part, Part, Part, Part, Part]),
+  of: ({ tool, tool_version, arguments_sha256, kind, asks }) => [
+    ...([tool, tool_version, arguments_sha256, kind] as const),
+    asks ?? '',
+  ],
+};
 
 /** GET /v1/interrupts: everybody who is waited for, whatever for. Decides nothing. */
 export const listInterruptsRoute = defineRoute(
@@ -51,7 +58,7 @@ export const listInterruptsRoute = defineRoute(
   },
   async ({ query, identity }, { pool }) => {
     const { tenantId } = identity;
-    const { cursor, limit } = query;
+    const { limit } = query;
     const filters: InterruptFilters = {
       state: query.state === 'any' ? null : query.state,
       kind: query.kind ?? null,
@@ -62,23 +69,15 @@ export const listInterruptsRoute = defineRoute(
     };
     const scope = { list: 'interrupts', tenant: tenantId, by: query.group_by ?? null, ...filters };
     if (query.group_by === undefined) {
-      const after = cursor === undefined ? '' : decodeCursor(scope, cursor, idSchema('int'));
-      const interrupts = await listInterrupts(pool, tenantId, filters, { after, limit });
-      const last = interrupts.length < limit ? undefined : interrupts.at(-1);
-      const next = last === undefined ? null : encodeCursor(scope, last.interrupt_id);
-      return reply(200, { interrupts, next_cursor: next });
+      const { rows, next } = await readPage(scope, query, byId('int', 'interrupt_id'), (after) =>
+        listInterrupts(pool, tenantId, filters, { after: after ?? '', limit }),
+      );
+      return reply(200, { interrupts: rows, next_cursor: next });
     }
-    const after =
-      cursor === undefined ? (['', '', '', '', ''] as const) : decodeCursor(scope, cursor, GroupPlace);
-    const groups = await listInterruptGroups(pool, tenantId, filters, { after, limit });
-    const last = groups.length < limit ? undefined : groups.at(-1);
-    const next =
-      last === undefined
-        ? null
-        : encodeCursor(scope, [
-            ...[last.tool, last.tool_version, last.arguments_sha256, last.kind, last.asks ?? ''],
-          ]);
-    return reply(200, { groups, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, GROUP_PLACES, (after) =>
+      listInterruptGroups(pool, tenantId, filters, { after: after ?? ['', '', '', '', ''], limit }),
+    );
+    return reply(200, { groups: rows, next_cursor: next });
   },
 );
 

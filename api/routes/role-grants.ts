@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { HoldfastError } from '../../shared/domain/errors.js';
-import { idSchema, isId } from '../../shared/domain/ids.js';
+import { isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
 import { ROLES } from '../../shared/domain/roles.js';
 import {
@@ -9,7 +9,7 @@ import {
   type RoleGrantFilters,
 } from '../../shared/ledger/reads/list-role-grants.js';
 import { grantRole, revokeRole } from '../../shared/ledger/role-grants.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import { requireRole, roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { Actor, PageQuery } from '../views/common.js';
@@ -36,17 +36,15 @@ export const listRoleGrantsRoute = defineRoute(
     errors: ['invalid_request', 'cursor_invalid', 'rate_limited', 'ledger_unavailable'],
   },
   async ({ query, identity }, { pool }) => {
-    const { cursor, limit } = query;
     const filters: RoleGrantFilters = {
       live: query.state === 'any' ? null : query.state === 'live',
       ...{ role: query.role ?? null, actorId: query.actor_id ?? null },
     };
     const scope = { list: 'role-grants', tenant: identity.tenantId, ...filters };
-    const after = cursor === undefined ? '' : decodeCursor(scope, cursor, idSchema('rgr'));
-    const grants = await listRoleGrants(pool, identity.tenantId, filters, { after, limit });
-    const last = grants.length < limit ? undefined : grants.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.role_grant_id);
-    return reply(200, { role_grants: grants, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, byId('rgr', 'role_grant_id'), (after) =>
+      listRoleGrants(pool, identity.tenantId, filters, { after: after ?? '', limit: query.limit }),
+    );
+    return reply(200, { role_grants: rows, next_cursor: next });
   },
 );
 

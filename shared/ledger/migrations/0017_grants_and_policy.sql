@@ -235,29 +235,19 @@ create function holdfast.approve_edited(
   p_endpoint text, p_key text, p_request_sha256 text, p_edit jsonb) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
-  i holdfast.interrupts;
+  h constant holdfast.heard_word := holdfast.hear_word(p_tenant, p_interrupt, p_endpoint, p_key, p_request_sha256);
+  i constant holdfast.interrupts := h.i;
+  r holdfast.runs := h.r;
   n holdfast.interrupts;
-  r holdfast.runs;
   e holdfast.effects;
   s holdfast.effects;
-  d holdfast.decisions;
   v_at timestamptz;
   v_refusal text;
   v_role constant text := p_edit ->> 'role';
 begin
-  select * into i from holdfast.interrupts where interrupt_id = p_interrupt and tenant_id = p_tenant and kind = 'approval';
-  if not found then
-    return jsonb_build_object('kind', 'interrupt_not_found');
-  end if;
-  select * into r from holdfast.runs where run_id = i.run_id for update;
-  select * into i from holdfast.interrupts where interrupt_id = p_interrupt for update;
+  if h.answer is not null then return h.answer; end if;
   select * into e from holdfast.effects where effect_id = i.effect_id for update;
   v_at := clock_timestamp();
-  select * into d from holdfast.decisions where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
-  if found then
-    return jsonb_build_object('interrupt_id', d.interrupt_id,
-      'kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
-  end if;
   v_refusal := coalesce(
     -- Not `approve`: whoever approved the call as it was may still change it, and then approves that.
     holdfast.decision_refusal(r, i, p_actor, p_authority, 'edit', p_scope_sha256, v_at),
