@@ -253,6 +253,8 @@ describe('a decision', () => {
       { kind: 'move', to: 'cancelled', reason: 'wound_down' },
     );
   };
+  const undoing = ({ run }: Gate) =>
+    run.commit({ kind: 'move', to: 'compensating', reason: 'cancel_requested' });
   // prettier-ignore
   test.each<Case>([
     [403, 'role_required',     nothing,                                        { roles: 'operator,admin' },         'open'],
@@ -263,7 +265,8 @@ describe('a decision', () => {
     [409, 'interrupt_decided', (gate) => decide(gate),                         { actor: 'cyd' },                    'approved'],
     [409, 'interrupt_decided', (gate) => decide(gate, { decision: 'deny' }),   { actor: 'cyd' },                    'denied'],
     [410, 'interrupt_expired', (gate) => expire(gate),                         {},                                  'expired'],
-    [409, 'run_ended',         (gate) => submit(gate.run, 'cancel'),           {},                                  'open'],
+    [409, 'cancel_in_force',   (gate) => submit(gate.run, 'cancel'),           {},                                  'open'],
+    [409, 'interrupt_withdrawn', undoing,                                      {},                                  'withdrawn'],
     [409, 'run_ended',         end,                                            {},                                  'withdrawn'],
     [404, 'interrupt_not_found', nothing,                                      { tenant: 'other' },                 'open'],
     [400, 'idempotency_key_missing', nothing,                                  { key: null },                       'open'],

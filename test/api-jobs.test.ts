@@ -125,7 +125,14 @@ describe('a job', () => {
     expect((await read(byRole)).decision).toMatchObject({ actor_id: 'ann', authority: 'auditor' });
     const byName = await endedJob(acceptance({ accepted_by: ' User:Ann ' }));
     expect((await judge(byName, { actor: 'user:ben', roles: 'admin' })).status).toBe(403);
+    // Full-width letters look the same and are the same; a header carries them only where an identity provider does.
+    const wide = await endedJob(acceptance({ accepted_by: 'ｕser：ann' }));
+    expect((await judge(wide, { actor: 'user:ann' })).status).toBe(200);
     expect((await judge(byName, { actor: 'USER:ann' })).status).toBe(200);
+    const byRoleWritten = await endedJob(acceptance({ accepted_by: ' Auditor' }));
+    expect(await problemOf(await judge(byRoleWritten, { actor: 'auditor', roles: 'admin' }))).toMatchObject({
+      ...{ status: 403, code: 'role_required' },
+    });
   });
 
   test('is not judged by whoever asked for it, where the contract says so', async () => {

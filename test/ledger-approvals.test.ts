@@ -333,7 +333,7 @@ describe('a decision', () => {
     const [before, after] = [await newGate(ledger), await newGate(ledger)];
     await decide(before);
     for (const gate of [before, after]) await submit(gate.run, 'cancel');
-    expect(await said(after)).toBe('run_ended');
+    expect(await said(after)).toBe('cancel_in_force');
     for (const gate of [before, after]) {
       expect(await ask(gate.call)).toBe('control');
       await gate.run.commit(

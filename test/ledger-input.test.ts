@@ -161,7 +161,7 @@ describe('an answer', () => {
     expect(await told(wait, { fits: false })).toBe('answer_invalid');
     expect(await stateOf(wait)).toBe('open');
     await submit(wait.run, 'cancel');
-    expect(await told(wait)).toBe('run_ended');
+    expect(await told(wait)).toBe('cancel_in_force');
     expect(await stateOf(wait)).toBe('open');
     expect(
       (await eventsOf(wait.run, 'interrupt.decision_refused')).map(({ data }) => [
@@ -171,7 +171,7 @@ describe('an answer', () => {
     ).toStrictEqual([
       ['user:olga', 'role_required'],
       ['user:olga', 'answer_invalid'],
-      ['user:olga', 'run_ended'],
+      ['user:olga', 'cancel_in_force'],
     ]);
   });
 
@@ -199,7 +199,7 @@ describe('an answer', () => {
     const words = await Promise.all(
       Array.from({ length: 24 }, async (_, n) => {
         const wait = await newWait(ledger);
-        await runOut(wait, 6 - n);
+        await runOut(wait, 6 - n * 20);
         const word = await told(wait);
         // A question answered a moment before its expiry stays answered when it is looked at after it.
         await runOut(wait, 1);

@@ -86,6 +86,7 @@ describe('the story of a run that failed', () => {
       'approval_used by holdfast',
       expect.stringMatching(/^dispatched by /),
       expect.stringMatching(/^attempt_unknown by /),
+      'asked_somebody by holdfast',
       'reconciled by user',
       'receipt_not_committed by user',
     ]);

@@ -1,10 +1,11 @@
 import { randomUUID } from 'node:crypto';
+import { WebhookVerificationError } from 'standardwebhooks';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { createWebhookGuard } from '../shared/process/webhook-address.js';
-import { createSecretKeys, signWebhook } from '../shared/process/webhook-secrets.js';
+import { createSecretKeys, newWebhookSecret, signWebhook } from '../shared/process/webhook-secrets.js';
 import { bringRunTo } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
-import { expectedSignature, startWebhookReceiver, type WebhookReceiver } from './support/webhook-receiver.js';
+import { startWebhookReceiver, verify, type WebhookReceiver } from './support/webhook-receiver.js';
 import {
   allowPlace,
   deliverAll,
@@ -58,7 +59,11 @@ describe('a message', () => {
   test('is signed as Standard Webhooks says, over the very bytes that arrive', async () => {
     // The example of the specification's own libraries.
     const signed = signWebhook('whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', {
-      ...{ id: 'msg_p5jXN8AQM9LWM0D4loKWxJek', timestamp: 1_614_265_330, body: '{"test": 2432232314}' },
+      ...{
+        id: 'msg_p5jXN8AQM9LWM0D4loKWxJek',
+        at: new Date(1_614_265_330_999),
+        body: '{"test": 2432232314}',
+      },
     });
     expect(signed['webhook-signature']).toBe('v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=');
 
@@ -66,11 +71,28 @@ describe('a message', () => {
     const runId = await endedRun(tenantId);
     await deliverAll(newDeliverer(ledger.db));
     const [got] = receiver.received();
-    expect(got?.signature).toBe(expectedSignature(endpoint.secret, got!));
-    expect(Math.abs(Number(got!.timestamp) - Date.now() / 1000)).toBeLessThan(300);
+    expect(verify(endpoint.secret, got!)).toStrictEqual(got?.message);
     expect(got?.message).toMatchObject({ type: 'run.failed', data: { run_id: runId, state: 'failed' } });
     const [row] = await deliveriesOf(ledger, endpoint);
     expect([got?.id, row?.state]).toStrictEqual([row?.delivery_id, 'delivered']);
+  });
+
+  test('is refused by a receiver when it is old, of another time, changed, or signed with another secret', async () => {
+    const { tenantId, endpoint, receiver } = await newTold();
+    await endedRun(tenantId);
+    await deliverAll(newDeliverer(ledger.db));
+    const got = receiver.received()[0]!;
+    const at = (offset: number) => {
+      const signed = signWebhook(endpoint.secret, {
+        ...{ id: got.id, at: new Date(Date.now() + offset * 1_000), body: got.body },
+      });
+      return { timestamp: signed['webhook-timestamp']!, signature: signed['webhook-signature']! };
+    };
+    for (const changes of [at(-310), at(310), { timestamp: at(-60).timestamp }, { body: `${got.body} ` }]) {
+      expect(() => verify(endpoint.secret, { ...got, ...changes })).toThrow(WebhookVerificationError);
+    }
+    expect(() => verify(newWebhookSecret(), got)).toThrow(WebhookVerificationError);
+    expect(verify(endpoint.secret, { ...got, ...at(-290) })).toStrictEqual(got.message);
   });
 
   test('comes again under the same id and the same bytes until it is taken', async () => {
@@ -86,7 +108,7 @@ describe('a message', () => {
     const got = receiver.received();
     expect(got).toHaveLength(4);
     expect(new Set(got.map(({ id, body }) => id + body)).size).toBe(1);
-    for (const one of got) expect(one.signature).toBe(expectedSignature(endpoint.secret, one));
+    for (const one of got) expect(verify(endpoint.secret, one)).toStrictEqual(one.message);
     expect(await stateOf(endpoint)).toStrictEqual(['delivered 3']);
   });
 

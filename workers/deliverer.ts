@@ -97,11 +97,7 @@ async function send(deps: DelivererDeps, leased: LeasedWebhook): Promise<Webhook
       ...(deps.resolve === undefined ? {} : { resolve: deps.resolve }),
     });
     if (opened.kind === 'not_sent') return failed(opened.reason);
-    const message = {
-      id: leased.deliveryId,
-      timestamp: Math.floor(Date.now() / 1000),
-      body: leased.body,
-    };
+    const message = { id: leased.deliveryId, at: new Date(), body: leased.body };
     const headers = { 'content-type': 'application/json', ...signWebhook(secret, message) };
     const body = Buffer.from(leased.body, 'utf8');
     const answer = await exchange(opened.socket, { method: 'POST', url, headers, body }, deadline);

@@ -1,10 +1,12 @@
 import { z } from 'zod';
 import type { AgentRecord } from '../../shared/ledger/reads/list-agents.js';
 import { listAgents } from '../../shared/ledger/reads/list-agents.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { type Places, readPage } from '../cursor.js';
 import { defineRoute, reply } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import { AgentListView } from '../views/trail-views.js';
+
+const PLACES: Places<AgentRecord, string> = { schema: z.string().max(64), of: ({ agent }) => agent };
 
 /**
  * GET /v1/agents: what runs can be started for. Instructions, addresses and names of secrets stay inside.
@@ -23,11 +25,10 @@ export const listAgentsRoute = defineRoute(
   },
   async ({ query }, { pool }) => {
     const scope = { list: 'agents' };
-    const after = query.cursor === undefined ? '' : decodeCursor(scope, query.cursor, z.string().max(64));
-    const agents = await listAgents(pool, { after, limit: query.limit });
-    const last = agents.length < query.limit ? undefined : agents.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.agent);
-    return reply(200, { agents: agents.map(viewOf), next_cursor: next });
+    const { rows, next } = await readPage(scope, query, PLACES, (after) =>
+      listAgents(pool, { after: after ?? '', limit: query.limit }),
+    );
+    return reply(200, { agents: rows.map(viewOf), next_cursor: next });
   },
 );
 

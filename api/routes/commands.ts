@@ -3,7 +3,7 @@ import { BudgetLimits, budgetLines } from '../../shared/domain/budgets.js';
 import { COMMAND_KINDS, type CommandKind } from '../../shared/domain/control-table.js';
 import { HoldfastError, type ErrorCode } from '../../shared/domain/errors.js';
 import type { JsonObject } from '../../shared/domain/json.js';
-import { idSchema, isId } from '../../shared/domain/ids.js';
+import { isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
 import type { Role } from '../../shared/domain/roles.js';
 import { submitCommand } from '../../shared/ledger/commands.js';
@@ -14,7 +14,7 @@ import {
   readRequester,
 } from '../../shared/ledger/reads/read-commands.js';
 import { readRunHead } from '../../shared/ledger/reads/read-events.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import type { Identity } from '../deps.js';
 import { roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
@@ -201,14 +201,13 @@ export const listCommandsRoute = defineRoute(
   },
   async (input, { pool }) => {
     const key = runKeyOf(input);
-    const { cursor, limit } = input.query;
+    const { query } = input;
     const scope = { list: 'commands', tenant: key.tenantId, run: key.runId };
-    const after = cursor === undefined ? '' : decodeCursor(scope, cursor, idSchema('cmd'));
-    foundOf(await readRunHead(pool, key), key);
-    const commands = await listCommands(pool, key, { after, limit });
-    const last = commands.length < limit ? undefined : commands.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.command_id);
-    return reply(200, { commands, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, byId('cmd', 'command_id'), async (after) => {
+      foundOf(await readRunHead(pool, key), key);
+      return await listCommands(pool, key, { after: after ?? '', limit: query.limit });
+    });
+    return reply(200, { commands: rows, next_cursor: next });
   },
 );
 

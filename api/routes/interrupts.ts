@@ -7,16 +7,24 @@ import {
   INTERRUPT_KINDS,
   INTERRUPT_STATES,
   type InterruptFilters,
+  type InterruptGroup,
   listInterruptGroups,
   listInterrupts,
 } from '../../shared/ledger/reads/list-interrupts.js';
 import { readInterrupt } from '../../shared/ledger/reads/read-interrupt.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, type Places, readPage } from '../cursor.js';
 import { defineRoute, reply } from '../route.js';
 import { PageQuery } from '../views/common.js';
 import { InterruptGroupListView, InterruptListView, InterruptView } from '../views/desk-views.js';
 
-const GroupPlace = z.tuple([z.string().max(80), z.string().max(64), z.string().max(64)]);
+const Part = z.string().max(80);
+const GROUP_PLACES: Places<InterruptGroup, [string, string, string, string, string]> = {
+  schema: z.tuple([Part, Part, Part, Part, Part]),
+  of: ({ tool, tool_version, arguments_sha256, kind, asks }) => [
+    ...([tool, tool_version, arguments_sha256, kind] as const),
+    asks ?? '',
+  ],
+};
 
 /** GET /v1/interrupts: everybody who is waited for, whatever for. Decides nothing. */
 export const listInterruptsRoute = defineRoute(
@@ -26,8 +34,9 @@ export const listInterruptsRoute = defineRoute(
     operationId: 'listInterrupts',
     summary: 'List waits for somebody, oldest first',
     description:
-      'Open ones unless `state` says otherwise. A wait whose time is over is `expired` from that instant on. With ' +
-      '`group_by=scope` one row stands for all waits for the same tool, version and arguments, with their count.',
+      'Open ones unless `state` says otherwise. A wait whose time is over is `expired` from that instant on; a ' +
+      'reconciliation never is, and says `overdue`. With `group_by=scope` one row stands for all waits of a kind for the ' +
+      'same tool, version and arguments, with their count. GET /v1/reconciliations shows the evidence of reconciliations.',
     authenticated: true,
     query: z.strictObject({
       state: z.enum([...INTERRUPT_STATES, 'any']).default('open'),
@@ -49,7 +58,7 @@ export const listInterruptsRoute = defineRoute(
   },
   async ({ query, identity }, { pool }) => {
     const { tenantId } = identity;
-    const { cursor, limit } = query;
+    const { limit } = query;
     const filters: InterruptFilters = {
       state: query.state === 'any' ? null : query.state,
       kind: query.kind ?? null,
@@ -60,18 +69,15 @@ export const listInterruptsRoute = defineRoute(
     };
     const scope = { list: 'interrupts', tenant: tenantId, by: query.group_by ?? null, ...filters };
     if (query.group_by === undefined) {
-      const after = cursor === undefined ? '' : decodeCursor(scope, cursor, idSchema('int'));
-      const interrupts = await listInterrupts(pool, tenantId, filters, { after, limit });
-      const last = interrupts.length < limit ? undefined : interrupts.at(-1);
-      const next = last === undefined ? null : encodeCursor(scope, last.interrupt_id);
-      return reply(200, { interrupts, next_cursor: next });
+      const { rows, next } = await readPage(scope, query, byId('int', 'interrupt_id'), (after) =>
+        listInterrupts(pool, tenantId, filters, { after: after ?? '', limit }),
+      );
+      return reply(200, { interrupts: rows, next_cursor: next });
     }
-    const after = cursor === undefined ? (['', '', ''] as const) : decodeCursor(scope, cursor, GroupPlace);
-    const groups = await listInterruptGroups(pool, tenantId, filters, { after, limit });
-    const last = groups.length < limit ? undefined : groups.at(-1);
-    const next =
-      last === undefined ? null : encodeCursor(scope, [last.tool, last.tool_version, last.arguments_sha256]);
-    return reply(200, { groups, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, GROUP_PLACES, (after) =>
+      listInterruptGroups(pool, tenantId, filters, { after: after ?? ['', '', '', '', ''], limit }),
+    );
+    return reply(200, { groups: rows, next_cursor: next });
   },
 );
 

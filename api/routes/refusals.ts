@@ -1,10 +1,9 @@
 import { z } from 'zod';
-import { idSchema } from '../../shared/domain/ids.js';
 import { listRefusals } from '../../shared/ledger/refused-requests.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import { requireRole } from '../identity.js';
 import { defineRoute, reply } from '../route.js';
-import { PageQuery } from '../views/common.js';
+import { Actor, PageQuery } from '../views/common.js';
 import { RefusalListView } from '../views/refusal-views.js';
 
 /** GET /v1/refusals: who tried what and was refused. */
@@ -17,10 +16,7 @@ export const listRefusalsRoute = defineRoute(
     description: 'Of requests that would have changed something. Takes the role auditor or admin.',
     authenticated: true,
     query: z.strictObject({
-      actor: z
-        .string()
-        .regex(/^[ -~]{1,200}$/, { error: 'must be 1 to 200 printable ASCII characters' })
-        .optional(),
+      actor: Actor.optional(),
       ...PageQuery,
     }),
     replies: { 200: { description: 'One page.', body: RefusalListView } },
@@ -29,15 +25,11 @@ export const listRefusalsRoute = defineRoute(
   async ({ query, identity }, { pool }) => {
     requireRole(identity, ['auditor', 'admin'], 'see what was refused');
     const { tenantId } = identity;
-    const { cursor, limit } = query;
-    const actorId = query.actor?.trim().toLowerCase() ?? null;
+    const actorId = query.actor ?? null;
     const scope = { list: 'refusals', tenant: tenantId, actor: actorId };
-    const before = cursor === undefined ? null : decodeCursor(scope, cursor, idSchema('req'));
-    const refusals = await listRefusals(pool, tenantId, { before, actorId, limit });
-    const last = refusals.length < limit ? undefined : refusals.at(-1);
-    return reply(200, {
-      refusals,
-      next_cursor: last === undefined ? null : encodeCursor(scope, last.request_id),
-    });
+    const { rows, next } = await readPage(scope, query, byId('req', 'request_id'), (before) =>
+      listRefusals(pool, tenantId, { before, actorId, limit: query.limit }),
+    );
+    return reply(200, { refusals: rows, next_cursor: next });
   },
 );

@@ -18,7 +18,9 @@ import { answerInput, type AnswerRefusal } from '../../shared/ledger/questions.j
 import { type InterruptRecord, readInterrupt } from '../../shared/ledger/reads/read-interrupt.js';
 import { compileSchema } from '../../shared/schema/compile-schema.js';
 import { changedCall } from '../edit-call.js';
+import type { Identity } from '../deps.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
+import { settleEffect, SettleEffect } from '../settle-effect.js';
 import { AnyJson } from '../views/common.js';
 import { InterruptView } from '../views/desk-views.js';
 import { interruptNotFound } from './interrupts.js';
@@ -69,7 +71,8 @@ export const resolveInterruptRoute = defineRoute(
       'requester; an approval is used once, in the claim of the effect, where the approver’s role is looked at again, and ' +
       'only until it expires. With `arguments` the answer is another interrupt, which stands for the changed call: of a ' +
       'quorum, the others approve that one. The tool cannot be changed. A wait for input takes `answer`, which is checked ' +
-      'against the `answer_schema` of this very wait; so does one over a budget, whose answer raises the limit or refuses. ' +
+      'against the `answer_schema` of this very wait; so does one over a budget, whose answer raises the limit or refuses, ' +
+      'and a reconciliation, whose answer is what POST /v1/reconciliations/{effect_id}/settle takes, by the same rules. ' +
       'What is decided counts whether Temporal is up or not.',
     authenticated: true,
     idempotent: true,
@@ -81,6 +84,11 @@ export const resolveInterruptRoute = defineRoute(
         body: InterruptView,
         headers: { 'Idempotent-Replayed': '`true`' },
       },
+      202: {
+        description: 'Of a reconciliation: your word is kept, and another person must say the same.',
+        body: InterruptView,
+        headers: { 'Idempotent-Replayed': '`true`' },
+      },
     },
     errors: [
       ...WRITE_ERRORS,
@@ -88,10 +96,15 @@ export const resolveInterruptRoute = defineRoute(
       'idempotency_key_reused',
       'decision_mismatch',
       'run_ended',
+      'cancel_in_force',
       'interrupt_superseded',
+      'interrupt_withdrawn',
       'interrupt_expired',
       'not_revocable',
       'interrupt_decided',
+      'already_settled',
+      'second_person_needed',
+      'words_differ',
       'role_required',
       'self_approval',
       'scope_changed',
@@ -106,6 +119,12 @@ export const resolveInterruptRoute = defineRoute(
     const { tenantId, actorId, roles } = identity;
     const seen = isId('int', id) ? await readInterrupt(pool, tenantId, id) : null;
     if (seen === null) throw interruptNotFound(id);
+    if (seen.kind === 'reconciliation') {
+      const replayed = await settle(pool, identity, seen, body, idempotencyKey);
+      const headers = replayed ? { 'idempotent-replayed': 'true' } : {};
+      const interrupt = (await readInterrupt(pool, tenantId, id)) ?? seen;
+      return interrupt.state === 'open' ? reply(202, interrupt, headers) : reply(200, interrupt, headers);
+    }
     const word = {
       ...{ tenantId, interruptId: id, actorId, idempotencyKey, note: body.note },
       // Without the role the ledger refuses, and keeps that somebody tried.
@@ -151,12 +170,31 @@ export const resolveInterruptRoute = defineRoute(
 /** What is wrong with an answer, by the schema that the wait was opened with. */
 function faultsOf({ kind, answer_schema }: InterruptRecord, answer: JsonValue): RequestFault[] {
   // The ledger refuses it as another kind of decision.
-  if (kind !== 'input' && kind !== 'budget') return [];
+  if (kind === 'approval') return [];
   if (canonicalJson(answer).length > ANSWER_CHARACTERS_MAX) {
     return [{ at: 'body/answer', problem: `has more than ${ANSWER_CHARACTERS_MAX} characters as JSON` }];
   }
   const check = compileSchema(answer_schema as JsonObject, 'the answer');
   return check(answer).map((problem) => ({ at: 'body/answer', problem }));
+}
+
+/** The answer to the wait over an effect is a settlement, the same as at the desk. Whether this key had said so before. */
+async function settle(
+  pool: Pool,
+  identity: Identity,
+  wait: InterruptRecord,
+  body: z.output<typeof ResolveInterrupt>,
+  idempotencyKey: string,
+): Promise<boolean> {
+  if (body.decision !== 'answer') throw refusalOf('decision_mismatch', wait, identity.actorId, []);
+  const faults = faultsOf(wait, body.answer as JsonValue);
+  if (body.note !== '') faults.push({ at: 'body/note', problem: 'stands in the answer: body/answer/note' });
+  if (faults.length > 0) throw refusalOf('answer_invalid', wait, identity.actorId, faults);
+  const { replayed } = await settleEffect(pool, identity, {
+    ...{ effectId: wait.effect_id ?? '', interruptId: wait.interrupt_id, idempotencyKey },
+    said: SettleEffect.parse(body.answer),
+  });
+  return replayed;
 }
 
 /** Arguments that are what waits already change nothing: that is an approval like any other. */
@@ -191,7 +229,7 @@ function refusalOf(
 
 const WORDS: Readonly<Record<Refusal, (interrupt: InterruptRecord, actorId: string) => string>> = {
   decision_mismatch: ({ interrupt_id, kind }) =>
-    kind === 'input' || kind === 'budget'
+    kind !== 'approval'
       ? `${interrupt_id} asks for an answer. Send {"decision":"answer","answer":…} that fits its answer_schema.`
       : `${interrupt_id} asks for an approval. Send {"decision":"approve" or "deny","scope_sha256":…}.`,
   interrupt_expired: ({ interrupt_id, kind, expires_at }) =>
@@ -215,6 +253,11 @@ const WORDS: Readonly<Record<Refusal, (interrupt: InterruptRecord, actorId: stri
     `The digest sent is not that of ${interrupt_id}. Read it again and decide about what it says now.`,
   answer_invalid: ({ interrupt_id }) =>
     `The answer does not fit the answer_schema of ${interrupt_id}, which still waits. Mend what errors names.`,
-  run_ended: ({ interrupt_id, run_id, run_state, run_control }) =>
-    `Run ${run_id} is ${run_state} (control: ${run_control}), so ${interrupt_id} waits for nobody. Nothing ran.`,
+  run_ended: ({ interrupt_id, run_id, run_state }) =>
+    `Run ${run_id} is ${run_state}, so ${interrupt_id} waits for nobody. Nothing ran.`,
+  cancel_in_force: ({ interrupt_id, run_id }) =>
+    `Run ${run_id} is being cancelled, so ${interrupt_id} takes no decision any more. Nothing ran.`,
+  interrupt_withdrawn: ({ interrupt_id, run_id }) =>
+    `${interrupt_id} was taken back before anybody decided: its run has no use for a decision any more. ` +
+    `GET /v1/interrupts?run_id=${run_id} lists what it waits for now.`,
 };

@@ -3,7 +3,7 @@ import { idSchema } from '../../shared/domain/ids.js';
 import { RUN_STATES } from '../../shared/domain/run-machine.js';
 import { listRuns } from '../../shared/ledger/reads/list-runs.js';
 import { readRun } from '../../shared/ledger/reads/read-run.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import { defineRoute, reply } from '../route.js';
 import { foundOf, runKeyOf } from '../run-key.js';
 import { PageQuery } from '../views/common.js';
@@ -50,11 +50,10 @@ export const listRunsRoute = defineRoute(
       createdBefore: query.created_before ?? null,
     };
     const scope = { list: 'runs', tenant: identity.tenantId, ...filters };
-    const before = query.cursor === undefined ? null : decodeCursor(scope, query.cursor, idSchema('run'));
-    const runs = await listRuns(pool, identity.tenantId, filters, { before, limit: query.limit });
-    const last = runs.length < query.limit ? undefined : runs.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.run_id);
-    return reply(200, { runs, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, byId('run', 'run_id'), (before) =>
+      listRuns(pool, identity.tenantId, filters, { before, limit: query.limit }),
+    );
+    return reply(200, { runs: rows, next_cursor: next });
   },
 );
 

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { HoldfastError } from '../../shared/domain/errors.js';
-import { idSchema, isId } from '../../shared/domain/ids.js';
+import { isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
 import {
   listStandingGrants,
@@ -9,7 +9,7 @@ import {
   type StandingGrantFilters,
 } from '../../shared/ledger/reads/list-standing-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../../shared/ledger/standing-grants.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import { requireRole, roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { PageQuery } from '../views/common.js';
@@ -35,17 +35,15 @@ export const listStandingGrantsRoute = defineRoute(
     errors: ['invalid_request', 'cursor_invalid', 'rate_limited', 'ledger_unavailable'],
   },
   async ({ query, identity }, { pool }) => {
-    const { cursor, limit } = query;
     const filters: StandingGrantFilters = {
       state: query.state === 'any' ? null : query.state,
       ...{ tool: query.tool ?? null, agent: query.agent ?? null },
     };
     const scope = { list: 'standing-grants', tenant: identity.tenantId, ...filters };
-    const after = cursor === undefined ? '' : decodeCursor(scope, cursor, idSchema('sgr'));
-    const grants = await listStandingGrants(pool, identity.tenantId, filters, { after, limit });
-    const last = grants.length < limit ? undefined : grants.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.standing_grant_id);
-    return reply(200, { standing_grants: grants, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, byId('sgr', 'standing_grant_id'), (after) =>
+      listStandingGrants(pool, identity.tenantId, filters, { after: after ?? '', limit: query.limit }),
+    );
+    return reply(200, { standing_grants: rows, next_cursor: next });
   },
 );
 

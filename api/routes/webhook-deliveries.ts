@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { HoldfastError } from '../../shared/domain/errors.js';
-import { idSchema, isId } from '../../shared/domain/ids.js';
+import { isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
 import { DELIVERY_STATES } from '../../shared/domain/webhooks.js';
 import {
@@ -10,7 +10,7 @@ import {
   type WebhookDeliveryRecord,
 } from '../../shared/ledger/reads/list-webhooks.js';
 import { replayWebhook, testWebhookEndpoint } from '../../shared/ledger/webhooks.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import type { ApiDeps } from '../deps.js';
 import { defineRoute, reply } from '../route.js';
 import { PageQuery } from '../views/common.js';
@@ -41,13 +41,12 @@ export const listWebhookDeliveriesRoute = defineRoute(
     requireWebhookRole(identity);
     const { tenantId } = identity;
     const { endpoint_id: id } = await foundEndpoint(deps, tenantId, params.endpoint_id);
-    const { cursor, limit, state = null } = query;
+    const { limit, state = null } = query;
     const scope = { list: 'webhook-deliveries', tenant: tenantId, endpoint: id, state };
-    const before = cursor === undefined ? NEWEST_DELIVERY : decodeCursor(scope, cursor, idSchema('whd'));
-    const deliveries = await listWebhookDeliveries(deps.pool, tenantId, id, { before, state, limit });
-    const last = deliveries.length < limit ? undefined : deliveries.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.delivery_id);
-    return reply(200, { deliveries, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, byId('whd', 'delivery_id'), (before) =>
+      listWebhookDeliveries(deps.pool, tenantId, id, { before: before ?? NEWEST_DELIVERY, state, limit }),
+    );
+    return reply(200, { deliveries: rows, next_cursor: next });
   },
 );
 

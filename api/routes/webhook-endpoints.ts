@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { HoldfastError } from '../../shared/domain/errors.js';
-import { idSchema, isId } from '../../shared/domain/ids.js';
+import { isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
 import { WEBHOOK_KINDS } from '../../shared/domain/webhooks.js';
 import { newId } from '../../shared/ledger/new-id.js';
@@ -12,7 +12,7 @@ import {
 import { createWebhookEndpoint, disableWebhookEndpoint } from '../../shared/ledger/webhooks.js';
 import { webhookUrlProblem, type WebhookUrlProblem } from '../../shared/process/webhook-address.js';
 import { newWebhookSecret } from '../../shared/process/webhook-secrets.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import type { ApiDeps, Identity } from '../deps.js';
 import { requireRole } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
@@ -142,13 +142,11 @@ export const listWebhookEndpointsRoute = defineRoute(
   },
   async ({ query, identity }, { pool }) => {
     requireWebhookRole(identity);
-    const { cursor, limit } = query;
     const scope = { list: 'webhook-endpoints', tenant: identity.tenantId };
-    const after = cursor === undefined ? '' : decodeCursor(scope, cursor, idSchema('whe'));
-    const endpoints = await listWebhookEndpoints(pool, identity.tenantId, { after, limit });
-    const last = endpoints.length < limit ? undefined : endpoints.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.endpoint_id);
-    return reply(200, { endpoints, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, byId('whe', 'endpoint_id'), (after) =>
+      listWebhookEndpoints(pool, identity.tenantId, { after: after ?? '', limit: query.limit }),
+    );
+    return reply(200, { endpoints: rows, next_cursor: next });
   },
 );
 

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { canonicalActor } from '../../shared/domain/actors.js';
 import { ERRORS } from '../../shared/domain/errors.js';
 import type { ErrorCode } from '../../shared/domain/errors.js';
 
@@ -32,6 +33,21 @@ export const PageQuery = {
     }),
   cursor: z.string().max(4096).optional().meta({ description: 'The `next_cursor` of the page before.' }),
 };
+
+/** Somebody, in the one form in which actors are compared. */
+export const Actor = z
+  .string()
+  .max(200)
+  .transform((text, context) => {
+    const actor = canonicalActor(text);
+    if (actor !== null) return actor;
+    context.addIssue({
+      code: 'custom',
+      message: 'must name somebody in 1 to 200 printable ASCII characters',
+    });
+    return z.NEVER;
+  })
+  .meta({ override: { type: 'string', minLength: 1, maxLength: 200 } });
 
 /** RFC 9457 problem details, the body of every answer from 400 up. */
 export const ProblemView = z

@@ -57,16 +57,26 @@ const InterruptSummary = z.strictObject({
   tool: z.string().meta({
     description: 'The tool or the question; `model/` and the name of the profile for a model call.',
   }),
+  asks: z.enum(['outcome', 'undo']).nullable().meta({
+    description: 'Of a reconciliation: did it happen, or is it undone? Null for every other kind.',
+  }),
   requested_by: z.string().meta({ description: 'Who asked for the run, and so may not approve.' }),
+  owner: z.string().nullable().meta({
+    description: 'Who must see to it; null where only the role says who may.',
+  }),
   scope_sha256: Sha256.meta({ description: 'What an approval must name: the digest of `scope`.' }),
   required_role: z.string(),
   quorum: z.int(),
   approvals: z.int().meta({
-    description: 'Approvals that count: those of people who have the role still.',
+    description:
+      'Words that count towards the quorum: approvals of people who have the role still, or the settlement that stands.',
   }),
-  on_expiry: z.enum(['deny', 'escalate', 'tell_model', 'fail']),
+  on_expiry: z.enum(['deny', 'escalate', 'tell_model', 'fail']).meta({
+    description: '`escalate`: somebody is told, once, and the wait goes on; nothing is guessed.',
+  }),
   created_at: Time,
   expires_at: Time,
+  overdue: z.boolean().meta({ description: 'Past `expires_at` and waiting still.' }),
   decided_at: Time.nullable(),
 });
 const InterruptSummaryView = InterruptSummary.meta({ id: 'InterruptSummary' });
@@ -115,6 +125,8 @@ export const InterruptListView = z
 
 const InterruptGroupView = z
   .strictObject({
+    kind: z.enum(INTERRUPT_KINDS),
+    asks: InterruptSummary.shape.asks,
     tool: z.string(),
     tool_version: Sha256,
     arguments: AnyJson,

@@ -4,7 +4,7 @@ import { ON_CANCEL } from '../../shared/domain/delegates.js';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
 import { CONTROL_STATES, RUN_STATES } from '../../shared/domain/run-machine.js';
-import { INTERRUPT_KINDS } from '../../shared/ledger/reads/list-interrupts.js';
+import { INTERRUPT_KINDS, INTERRUPT_STATES } from '../../shared/ledger/reads/list-interrupts.js';
 import { RunBudgetView } from './budget-views.js';
 import { AnyJson, NextCursor, Sha256, Time } from './common.js';
 
@@ -71,6 +71,23 @@ const RunControlView = z
       )
       .readonly()
       .meta({ description: 'Who is waited for now; at most 100, oldest first.' }),
+    taking_up: z
+      .array(
+        z.strictObject({
+          interrupt_id: z.string(),
+          kind: z.enum(INTERRUPT_KINDS),
+          effect_id: z.string().nullable(),
+          tool: z.string(),
+          state: z.enum(INTERRUPT_STATES),
+          decided_at: Time,
+        }),
+      )
+      .readonly()
+      .meta({
+        description:
+          'Decided, and not taken up by the run yet: it still reads `awaiting_approval`, say, and nobody is waited for ' +
+          'over these. At most 100, oldest first.',
+      }),
     commands: z
       .array(
         z.strictObject({

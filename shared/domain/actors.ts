@@ -4,6 +4,11 @@
  * nobody: what is not printable ASCII then is refused. `holdfast.canonical_actor` is the same rule in the ledger.
  */
 export function canonicalActor(text: string): string | null {
-  const actor = text.normalize('NFKC').trim().toLowerCase();
+  const actor = comparableActor(text);
   return /^[ -~]{1,200}$/.test(actor) ? actor : null;
+}
+
+/** The form in which `text` is compared, whether it names somebody or not: what the digest of a request says of its actor. */
+export function comparableActor(text: string): string {
+  return text.normalize('NFKC').trim().toLowerCase();
 }

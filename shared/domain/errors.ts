@@ -40,6 +40,7 @@ export const ERRORS = {
   state_version_conflict: { http: 409, retry: 'never', title: 'The run has moved on' },
   interrupt_decided: { http: 409, retry: 'never', title: 'The interrupt is decided' },
   interrupt_superseded: { http: 409, retry: 'never', title: 'Another interrupt has taken its place' },
+  interrupt_withdrawn: { http: 409, retry: 'never', title: 'The interrupt was taken back' },
   not_revocable: { http: 409, retry: 'never', title: 'There is no approval left to revoke' },
   scope_changed: { http: 409, retry: 'never', title: 'The digest is not that of this scope' },
   already_settled: { http: 409, retry: 'never', title: 'The effect is settled' },

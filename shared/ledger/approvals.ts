@@ -1,4 +1,4 @@
-import { canonicalActor } from '../domain/actors.js';
+import { comparableActor } from '../domain/actors.js';
 import type { JsonObject, JsonValue } from '../domain/json.js';
 import { parseStrictJson } from '../domain/strict-json.js';
 import { callFunction, type Db, jsonb } from './database.js';
@@ -120,6 +120,8 @@ export type DecisionRefusal =
   | 'role_required'
   | 'self_approval'
   | 'scope_changed'
+  | 'interrupt_withdrawn'
+  | 'cancel_in_force'
   | 'run_ended';
 
 export type Decided =
@@ -137,7 +139,7 @@ const DECIDE = {
 export async function decideApproval(db: Db, decision: NewDecision): Promise<Decided> {
   // A key that another person used says nothing about this one's word.
   const said = {
-    actorId: canonicalActor(decision.actorId) ?? decision.actorId,
+    actorId: comparableActor(decision.actorId),
     interruptId: decision.interruptId,
     decision: decision.decision,
     scopeSha256: decision.scopeSha256,

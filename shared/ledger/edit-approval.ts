@@ -1,4 +1,4 @@
-import { canonicalActor } from '../domain/actors.js';
+import { comparableActor } from '../domain/actors.js';
 import type { JsonObject, JsonValue } from '../domain/json.js';
 import { type Decided, type NeededApproval, type NewDecision, scopeOf } from './approvals.js';
 import { callFunction, type Db, jsonb } from './database.js';
@@ -57,7 +57,7 @@ export async function approveEdited(
   };
   const scope = { ...scopeOf(call.run_id, needed), supersedes: call.supersedes };
   const said = {
-    actorId: canonicalActor(decision.actorId) ?? decision.actorId,
+    actorId: comparableActor(decision.actorId),
     ...{ interruptId: decision.interruptId, decision: 'approve', note: decision.note },
     ...{ scopeSha256: decision.scopeSha256, arguments: needed.arguments_sha256 },
   } satisfies JsonValue;

@@ -1,3 +1,4 @@
+import { comparableActor } from '../domain/actors.js';
 import type { JsonObject } from '../domain/json.js';
 import { ROLES, type Role } from '../domain/roles.js';
 import { callFunction, type Db, jsonb } from './database.js';
@@ -45,7 +46,7 @@ export async function judgeJob(db: Db, word: NewJobDecision): Promise<JobJudged>
   const answer = await callFunction(db, JUDGE, [
     ...[word.tenantId, word.jobId, actorId, word.roles, ROLES],
     ...[decision, jsonb(evidence), note, word.idempotencyKey],
-    digestOf({ actorId, decision, evidence, note }),
+    digestOf({ actorId: comparableActor(actorId), decision, evidence, note }),
   ]);
   return answer as unknown as JobJudged;
 }

@@ -1,3 +1,4 @@
+import { comparableActor } from '../domain/actors.js';
 import type { JsonValue } from '../domain/json.js';
 import type { AskAnswer, Trail } from '../domain/protocol.js';
 import { canonicalJson } from '../domain/strict-json.js';
@@ -57,6 +58,8 @@ export type AnswerRefusal =
   | 'interrupt_decided'
   | 'interrupt_superseded'
   | 'role_required'
+  | 'interrupt_withdrawn'
+  | 'cancel_in_force'
   | 'run_ended'
   | 'answer_invalid';
 
@@ -73,7 +76,7 @@ const ANSWER = {
 export async function answerInput(db: Db, said: NewAnswer): Promise<Answered> {
   // A key that another person used says nothing about this one's word.
   const request = {
-    actorId: said.actorId.trim().toLowerCase(),
+    actorId: comparableActor(said.actorId),
     interruptId: said.interruptId,
     answer: said.answer,
     note: said.note,

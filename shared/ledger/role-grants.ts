@@ -1,4 +1,4 @@
-import { canonicalActor } from '../domain/actors.js';
+import { comparableActor } from '../domain/actors.js';
 import type { JsonValue } from '../domain/json.js';
 import type { Role } from '../domain/roles.js';
 import { callFunction, type Db } from './database.js';
@@ -31,7 +31,7 @@ const GRANT = {
  */
 export async function grantRole(db: Db, grant: NewRoleGrant): Promise<RoleGranted> {
   const { tenantId, grantedBy, authority, actorId, role, idempotencyKey } = grant;
-  const asked = { grantedBy, actorId: canonicalActor(actorId) ?? actorId, role } satisfies JsonValue;
+  const asked = { grantedBy, actorId: comparableActor(actorId), role } satisfies JsonValue;
   // Of the two the row for whoever grants is the earlier.
   const own = newId('rgr');
   const answer = await callFunction(db, GRANT, [
@@ -73,7 +73,7 @@ export async function rolesOf(
 ): Promise<readonly Role[]> {
   const { rows } = await db.query<{ role: Role; held: boolean }>({
     ...RULED,
-    values: [tenantId, canonicalActor(actorId) ?? actorId],
+    values: [tenantId, comparableActor(actorId)],
   });
   if (rows.length === 0) return claimed;
   const ruled = new Set(rows.map(({ role }) => role));

@@ -1,3 +1,4 @@
+import { comparableActor } from '../domain/actors.js';
 import type { EffectState } from '../domain/effect-machine.js';
 import { callFunction, type Db } from './database.js';
 import { digestOf, sha256 } from './digest.js';
@@ -10,6 +11,8 @@ export type SettlementWord = (typeof SETTLEMENT_WORDS)[number];
 export interface NewSettlement {
   readonly tenantId: string;
   readonly effectId: string;
+  /** The wait that the word is about; without it, whichever is open. */
+  readonly interruptId?: string;
   readonly actorId: string;
   readonly authority: string;
   /**
@@ -28,7 +31,8 @@ export interface NewSettlement {
  * `settled` by this call; `first_word`: kept, and another person must say the same; `replayed`: this key said it before;
  * `reused`: this key said something else; `already_settled`: by another person, request or machine; `not_unknown`: there is
  * nothing for a person to settle; `word_not_asked`: the word does not answer what is asked; `second_person_needed`: this
- * person has said it already; `words_differ`: another person said something else, which stands.
+ * person has said it already; `words_differ`: another person said something else, which stands; `interrupt_withdrawn`: the
+ * wait named is no longer the one that is open.
  */
 export type Settled =
   | {
@@ -37,11 +41,17 @@ export type Settled =
     }
   | { readonly kind: 'effect_not_found' };
 export type SettlementRefusal =
-  'reused' | 'already_settled' | 'not_unknown' | 'word_not_asked' | 'second_person_needed' | 'words_differ';
+  | 'reused'
+  | 'already_settled'
+  | 'not_unknown'
+  | 'word_not_asked'
+  | 'second_person_needed'
+  | 'words_differ'
+  | 'interrupt_withdrawn';
 
 const SETTLE = {
   name: 'ledger/settle-by-person',
-  text: 'select holdfast.settle_by_person($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) as answer',
+  text: 'select holdfast.settle_by_person($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) as answer',
 };
 
 const NOTHING_SHA256 = sha256('');
@@ -69,7 +79,8 @@ export async function settleByPerson(db: Db, settlement: NewSettlement): Promise
     TEXTS[decided](reference === null ? '' : ` (${reference})`),
     NOTHING_SHA256,
     settlement.idempotencyKey,
-    digestOf({ effectId, actorId, decided, reference, note }),
+    digestOf({ effectId, actorId: comparableActor(actorId), decided, reference, note }),
+    settlement.interruptId ?? null,
   ]);
   return answer as unknown as Settled;
 }

@@ -1,4 +1,4 @@
-import { canonicalActor } from '../domain/actors.js';
+import { comparableActor } from '../domain/actors.js';
 import type { JsonObject, JsonValue } from '../domain/json.js';
 import { parsePointer } from '../domain/json-pointer.js';
 import { callFunction, type Db, jsonb } from './database.js';
@@ -52,7 +52,7 @@ export async function giveStandingGrant(db: Db, grant: NewStandingGrant): Promis
   } satisfies JsonValue;
   const answer = await callFunction(db, GIVE, [
     ...[newId('sgr'), grant.tenantId, grant.grantedBy, grant.authority, jsonb(stored), grant.idempotencyKey],
-    digestOf({ ...stored, granted_by: canonicalActor(grant.grantedBy) ?? grant.grantedBy }),
+    digestOf({ ...stored, granted_by: comparableActor(grant.grantedBy) }),
   ]);
   return answer as unknown as StandingGrantGiven;
 }

@@ -1,3 +1,4 @@
+import { comparableActor } from '../domain/actors.js';
 import type { WebhookKind } from '../domain/webhooks.js';
 import type { DeliveryOutcome, DeliveryState } from '../domain/webhooks.js';
 import { callFunction, type Db } from './database.js';
@@ -31,7 +32,11 @@ export async function createWebhookEndpoint(db: Db, endpoint: NewWebhookEndpoint
   const answer = await callFunction(db, CREATE, [
     ...[endpoint.endpointId, endpoint.tenantId, url, kinds],
     ...[endpoint.secret.keyId, Buffer.from(endpoint.secret.sealed)],
-    ...[actorId, endpoint.idempotencyKey, digestOf({ url, kinds: [...kinds], actorId })],
+    ...[
+      actorId,
+      endpoint.idempotencyKey,
+      digestOf({ url, kinds: [...kinds], actorId: comparableActor(actorId) }),
+    ],
   ]);
   return { kind: answer['kind'] as CreatedEndpoint['kind'], endpointId: answer['endpoint_id'] as string };
 }

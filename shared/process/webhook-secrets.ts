@@ -1,4 +1,5 @@
-import { createCipheriv, createDecipheriv, createHash, createHmac, randomBytes } from 'node:crypto';
+import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:crypto';
+import { Webhook } from 'standardwebhooks';
 
 /** A secret as it is stored: unreadable without the key that `keyId` names. */
 export interface SealedSecret {
@@ -53,28 +54,24 @@ function keyIdOf(key: Buffer): string {
   return createHash('sha256').update('holdfast secret key\n').update(key).digest('hex').slice(0, 8);
 }
 
-const PREFIX = 'whsec_';
-
 /** A fresh signing secret, as Standard Webhooks writes them: `whsec_` and base64. */
 export function newWebhookSecret(): string {
-  return PREFIX + randomBytes(32).toString('base64');
+  return `whsec_${randomBytes(32).toString('base64')}`;
 }
 
 /** One message as it is signed and sent. */
 export interface WebhookMessage {
   readonly id: string;
-  /** Seconds since 1970, of this very try: a receiver refuses what is old. */
-  readonly timestamp: number;
+  /** The time of this very try: a receiver refuses what is old. */
+  readonly at: Date;
   readonly body: string;
 }
 
-/** The headers of a message by Standard Webhooks: HMAC-SHA256 over `id.timestamp.body`. */
-export function signWebhook(secret: string, { id, timestamp, body }: WebhookMessage): Record<string, string> {
-  const key = Buffer.from(secret.slice(PREFIX.length), 'base64');
-  const signature = createHmac('sha256', key).update(`${id}.${timestamp}.${body}`).digest('base64');
+/** The headers of a message by Standard Webhooks, as its own library signs it. */
+export function signWebhook(secret: string, { id, at, body }: WebhookMessage): Record<string, string> {
   return {
     'webhook-id': id,
-    'webhook-timestamp': String(timestamp),
-    'webhook-signature': `v1,${signature}`,
+    'webhook-timestamp': String(Math.floor(at.getTime() / 1000)),
+    'webhook-signature': new Webhook(secret).sign(id, at, body),
   };
 }

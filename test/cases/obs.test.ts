@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { RunView } from '../../api/views/run-views.js';
 import { NUDGE_SIGNAL } from '../../shared/domain/protocol.js';
 import { readStory } from '../../shared/ledger/reads/read-story.js';
 import { command, decide, tell, untilGated, waits } from '../support/desk-world.js';
@@ -79,6 +80,46 @@ describe('107: a run whose workflow somebody ended in Temporal', () => {
       actor_id: 'holdfast:sweeper',
       asked_by: null,
     });
+    await checkRun(world, runId);
+  });
+});
+
+describe('case 108: a run that is read right after an approval', () => {
+  test('never shows the decided approval as waited for, through any API process, and its version never goes back', async () => {
+    const apis = [
+      await startTestApi({ databaseUrl: world.databaseUrl }),
+      await startTestApi({ databaseUrl: world.databaseUrl }),
+    ];
+    const runId = await world.run({ input: `mail ${randomUUID()}`, contract: GATED });
+    const [wait] = await untilGated(world, runId);
+    const id = wait?.interrupt_id ?? '';
+    const approved = await apis[0]!.request(`/v1/interrupts/${id}/resolve`, {
+      method: 'POST',
+      headers: {
+        ...{ 'content-type': 'application/json', 'x-actor': 'user:ben', 'idempotency-key': randomUUID() },
+      },
+      body: JSON.stringify({ decision: 'approve', scope_sha256: wait?.scope_sha256 }),
+    });
+    expect(approved.status).toBe(200);
+    const versions: number[] = [];
+    const states = new Set<string>();
+    const look = async (n: number): Promise<void> => {
+      const path = `/v1/runs/${runId}`;
+      const run = RunView.parse(await (await apis[n % 2]!.request(path)).json());
+      const { interrupts, taking_up: takingUp } = run.control;
+      expect(interrupts).toStrictEqual([]);
+      // Nobody is waited for over it: it is decided and being taken up, or used.
+      const standing = takingUp.map(({ interrupt_id, state }) => [interrupt_id, state]);
+      expect(standing).toStrictEqual(run.effects.by_state['intended'] === 1 ? [[id, 'approved']] : []);
+      if (run.execution.state === 'awaiting_approval') expect(standing).toHaveLength(1);
+      versions.push(run.concurrency.state_version);
+      states.add(run.execution.state);
+    };
+    for (let n = 0; n < 50; n += 1) await look(n);
+    await tell(world, runId);
+    for (let n = 0; n < 50 || !states.has('completed'); n += 1) await look(n);
+    expect(states).toContain('awaiting_approval');
+    expect(versions).toStrictEqual(versions.toSorted((a, b) => a - b));
     await checkRun(world, runId);
   });
 });

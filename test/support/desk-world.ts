@@ -55,7 +55,7 @@ export async function fates(world: World, runId: string): Promise<string[]> {
 export async function waits(world: World, runId: string): Promise<Wait[]> {
   return await world.rows<Wait>(
     `select i.*, e.tool from holdfast.interrupts i join holdfast.effects e using (effect_id)
-      where i.run_id = $1 order by i.step, i.slot, i.created_at`,
+      where i.run_id = $1 and i.kind = 'approval' order by i.step, i.slot, i.created_at`,
     runId,
   );
 }

@@ -137,7 +137,7 @@ export async function neededBy(call: LedgerCall): Promise<NeededApproval> {
 export async function interruptOf(call: LedgerCall): Promise<InterruptRow> {
   const { effect_id } = await call.effect();
   const [row] = await call.run.world.rows<InterruptRow>(
-    'select * from holdfast.interrupts where effect_id = $1 order by created_at desc limit 1',
+    `select * from holdfast.interrupts where effect_id = $1 and kind = 'approval' order by created_at desc limit 1`,
     effect_id,
   );
   if (row === undefined) throw new Error('nobody is waited for');
@@ -207,6 +207,11 @@ export async function makeOverdue(call: LedgerCall, agoMs = 1_000): Promise<void
       agoMs,
     );
     await change(`update holdfast.undos set deadline_at = ${past} where effect_id = $1`, effect_id, agoMs);
+    await change(
+      `update holdfast.interrupts set expires_at = ${past} where effect_id = $1 and kind = 'reconciliation'`,
+      effect_id,
+      agoMs,
+    );
   });
 }
 

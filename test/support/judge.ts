@@ -81,6 +81,13 @@ const CHECKS: Readonly<Record<string, string>> = {
     select e.effect_id, e.state, r.state from holdfast.effects e join holdfast.runs r using (run_id)
      where e.state = 'dispatching' or (e.state = 'unknown' and (r.state not in ('needs_reconciliation', 'reconciling')
        or e.reconciliation_owner is null or e.reconciliation_deadline_at is null))`,
+  'I18 who is to settle something is waited for in the one list, and nobody else': `
+    select coalesce(d.effect_id, i.effect_id), i.interrupt_id from (
+        select e.effect_id from holdfast.effects e join holdfast.runs r using (run_id)
+         where e.state = 'unknown' and r.state in ('needs_reconciliation', 'reconciling')
+        union all select effect_id from holdfast.undos where state = 'waiting') d
+      full join (select * from holdfast.interrupts where kind = 'reconciliation' and state = 'open') i using (effect_id)
+     where d.effect_id is null or i.effect_id is null`,
   'I18 a settlement has evidence and actor': `
     select e.effect_id, e.state from holdfast.effects e left join holdfast.reconciliations c using (effect_id)
      where e.state in ('committed', 'not_committed')

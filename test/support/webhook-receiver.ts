@@ -1,6 +1,6 @@
-import { createHmac } from 'node:crypto';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { Webhook } from 'standardwebhooks';
 import { afterAll } from 'vitest';
 
 /** One request as the receiver got it. */
@@ -74,8 +74,9 @@ export async function startWebhookReceiver(): Promise<WebhookReceiver> {
   };
 }
 
-/** The signature as Standard Webhooks words it, made here from the secret alone. */
-export function expectedSignature(secret: string, { id, timestamp, body }: Received): string {
-  const key = Buffer.from(secret.replace('whsec_', ''), 'base64');
-  return `v1,${createHmac('sha256', key).update([id, timestamp, body].join('.')).digest('base64')}`;
+/** What a receiver does that uses the library of Standard Webhooks: the message, or its `WebhookVerificationError`. */
+export function verify(secret: string, { id, timestamp, signature, body }: Received): unknown {
+  return new Webhook(secret).verify(body, {
+    ...{ 'webhook-id': id, 'webhook-timestamp': timestamp, 'webhook-signature': signature },
+  });
 }

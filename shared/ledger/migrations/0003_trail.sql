@@ -63,6 +63,10 @@ begin
     r.reason := p_reason;
     if p_to = 'running' and r.started_at is null then r.started_at := v_at; end if;
     if p_to = 'compensating' then r := holdfast.begin_compensation(r, p_reason); end if;
+    if p_to = 'needs_reconciliation' then r := holdfast.open_doubts(r);
+    elsif v_from in ('needs_reconciliation', 'reconciling') and p_to <> 'reconciling' then
+      r := holdfast.withdraw_doubts(r);
+    end if;
     if p_to in ('completed', 'compensated', 'failed', 'cancelled') then
       r.ended_at := v_at;
       if p_to <> 'completed' then r := holdfast.close_interrupts(r, 'withdrawn'); end if;
@@ -104,6 +108,7 @@ begin
     r := holdfast.append_event(r, 'effect.settled', jsonb_build_object(
       'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step, 'slot', e.slot,
       'state', 'not_committed', 'source', 'class'));
+    r := holdfast.close_settlement(r, e.effect_id, 'class', null);
   end loop;
   return r;
 end $$;
@@ -191,9 +196,10 @@ begin
     reconciliation_deadline_at = clock_timestamp()
       + make_interval(secs => (r.contract #>> '{reconciliation,deadline_seconds}')::int)
    where effect_id = e.effect_id;
-  return holdfast.append_event(r, 'effect.unknown', jsonb_build_object(
+  r := holdfast.append_event(r, 'effect.unknown', jsonb_build_object(
     'effect_id', e.effect_id, 'tool', e.tool, 'effect_class', e.effect_class, 'step', e.step, 'slot', e.slot,
     'outcome', p_outcome, 'reason', p_reason));
+  return case when r.state in ('needs_reconciliation', 'reconciling') then holdfast.open_doubts(r) else r end;
 end $$;
 
 -- Applies what the workflow has decided since its last commit. `p_from` is the position of the first entry: entries

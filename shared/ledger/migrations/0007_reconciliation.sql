@@ -116,8 +116,9 @@ language plpgsql as $$
 begin
   insert into holdfast.reconciliations (effect_id, tenant_id, run_id, decided, source, evidence, actor_id, note)
     values (e.effect_id, e.tenant_id, e.run_id, p_decided, p_source, p_evidence, p_actor, p_note);
-  return holdfast.write_receipt(r, e, p_attempt_id,
+  r := holdfast.write_receipt(r, e, p_attempt_id,
     -- What was undone by hand had happened.
     case p_decided when 'compensated' then 'committed' else p_decided end, p_source, p_reference, null, coalesce(p_body, ''),
     p_body_sha256, p_content_type, p_truncated, p_result_text);
+  return holdfast.close_settlement(r, e.effect_id, p_source, p_actor);
 end $$;

@@ -74,6 +74,13 @@ begin
   return r;
 end $$;
 
+-- Why a wait that was taken back, or is about to be, takes no decision.
+create function holdfast.why_withdrawn(r holdfast.runs) returns text language sql immutable as $$
+  select case when r.ended_at is not null then 'run_ended'
+              when r.control = 'cancel_requested' or r.state = 'cancelling' then 'cancel_in_force'
+              else 'interrupt_withdrawn' end
+$$;
+
 -- Opens the wait for an approval of an effect, once. The scope and its digest are made by the caller from the stored
 -- row and checked here against it: what is shown is what will run.
 create function holdfast.open_approval(
@@ -165,32 +172,47 @@ begin
     'expires_in_ms', floor(extract(epoch from i.expires_at - clock_timestamp()) * 1000)::bigint);
 end $$;
 
+-- A word on a wait as it is heard: what it is about, under the run's lock, or what is answered without judging it.
+create type holdfast.heard_word as (answer jsonb, r holdfast.runs, i holdfast.interrupts);
+
+create function holdfast.hear_word(
+  p_tenant text, p_interrupt text, p_endpoint text, p_key text, p_request_sha256 text) returns holdfast.heard_word
+language plpgsql as $$
+declare
+  i holdfast.interrupts;
+  r holdfast.runs;
+  d holdfast.decisions;
+  v_answer jsonb;
+begin
+  select * into i from holdfast.interrupts where interrupt_id = p_interrupt and tenant_id = p_tenant;
+  if not found then
+    return row(jsonb_build_object('kind', 'interrupt_not_found'), null, null)::holdfast.heard_word;
+  end if;
+  -- The run first, as everywhere: one order of locks.
+  select * into r from holdfast.runs where run_id = i.run_id for update;
+  select * into i from holdfast.interrupts where interrupt_id = p_interrupt for update;
+  select * into d from holdfast.decisions where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
+  if found then
+    v_answer := jsonb_build_object('interrupt_id', d.interrupt_id,
+      'kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
+  end if;
+  return row(v_answer, r, i)::holdfast.heard_word;
+end $$;
+
 -- One person's word on a wait (SPEC 4.1). Of any number at once, each is judged after the one before, under the lock.
 create function holdfast.decide_approval(
   p_tenant text, p_interrupt text, p_actor text, p_authority text, p_decision text, p_scope_sha256 text, p_note text,
   p_endpoint text, p_key text, p_request_sha256 text) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
-  i holdfast.interrupts;
-  r holdfast.runs;
-  d holdfast.decisions;
+  h constant holdfast.heard_word := holdfast.hear_word(p_tenant, p_interrupt, p_endpoint, p_key, p_request_sha256);
+  r constant holdfast.runs := h.r;
+  i constant holdfast.interrupts := h.i;
   -- One instant for the judgement and the row: decided before the expiry, or not at all.
-  v_at timestamptz;
+  v_at constant timestamptz := clock_timestamp();
   v_refusal text;
 begin
-  select * into i from holdfast.interrupts where interrupt_id = p_interrupt and tenant_id = p_tenant;
-  if not found then
-    return jsonb_build_object('kind', 'interrupt_not_found');
-  end if;
-  -- The run first, as everywhere: one order of locks.
-  select * into r from holdfast.runs where run_id = i.run_id for update;
-  select * into i from holdfast.interrupts where interrupt_id = p_interrupt for update;
-  v_at := clock_timestamp();
-  select * into d from holdfast.decisions where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
-  if found then
-    return jsonb_build_object('interrupt_id', d.interrupt_id,
-      'kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
-  end if;
+  if h.answer is not null then return h.answer; end if;
   v_refusal := holdfast.decision_refusal(r, i, p_actor, p_authority, p_decision, p_scope_sha256, v_at);
   if v_refusal is not null then
     return holdfast.refuse_decision(r, i, p_actor, p_decision, v_refusal);

@@ -72,7 +72,7 @@ begin
        and i.decided_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union
     select i.run_id from holdfast.interrupts i join holdfast.runs r using (run_id)
-     where (i.state = 'answered' or i.state = 'superseded' and i.kind = 'budget')
+     where (i.state = 'answered' and i.kind in ('input', 'budget') or i.state = 'superseded' and i.kind = 'budget')
        and r.state = 'waiting_for_input' and r.control = 'active'
        and not exists (select from holdfast.interrupts o where o.run_id = i.run_id and o.kind in ('input', 'budget')
                         and o.state = 'open' and o.expires_at > clock_timestamp())

@@ -162,33 +162,22 @@ create function holdfast.answer_input(
   p_endpoint text, p_key text, p_request_sha256 text) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
-  i holdfast.interrupts;
-  r holdfast.runs;
-  d holdfast.decisions;
+  h constant holdfast.heard_word := holdfast.hear_word(p_tenant, p_interrupt, p_endpoint, p_key, p_request_sha256);
+  i constant holdfast.interrupts := h.i;
+  r holdfast.runs := h.r;
   -- One instant for the judgement and the row: answered before the expiry, or not at all.
-  v_at timestamptz;
+  v_at constant timestamptz := clock_timestamp();
   v_refusal text;
 begin
-  select * into i from holdfast.interrupts where interrupt_id = p_interrupt and tenant_id = p_tenant;
-  if not found then
-    return jsonb_build_object('kind', 'interrupt_not_found');
-  end if;
-  -- The run first, as everywhere: one order of locks.
-  select * into r from holdfast.runs where run_id = i.run_id for update;
-  select * into i from holdfast.interrupts where interrupt_id = p_interrupt for update;
-  v_at := clock_timestamp();
-  select * into d from holdfast.decisions where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
-  if found then
-    return jsonb_build_object('kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
-  end if;
+  if h.answer is not null then return h.answer; end if;
   v_refusal := case
     when i.kind not in ('input', 'budget') then 'decision_mismatch'
-    when i.state = 'withdrawn' then 'run_ended'
+    when i.state = 'withdrawn' then holdfast.why_withdrawn(r)
     when i.state = 'superseded' then 'interrupt_superseded'
     when i.state = 'expired' or (i.state = 'open' and v_at >= i.expires_at) then 'interrupt_expired'
     when i.state <> 'open' then 'interrupt_decided'
     when p_authority <> i.required_role or holdfast.lacks_role(i.tenant_id, p_actor, i.required_role) then 'role_required'
-    when r.ended_at is not null or r.control = 'cancel_requested' then 'run_ended'
+    when r.ended_at is not null or r.control = 'cancel_requested' then holdfast.why_withdrawn(r)
     when not p_fits then 'answer_invalid'
   end;
   if v_refusal is not null then

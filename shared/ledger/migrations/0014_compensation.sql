@@ -35,6 +35,8 @@ create table holdfast.settlement_words (
   word            integer              not null,
   tenant_id       text                 not null,
   run_id          text                 not null,
+  -- The wait that it answers.
+  interrupt_id    text                 not null references holdfast.interrupts,
   -- What was asked: whether it happened, or whether it is undone.
   about           text                 not null check (about in ('outcome', 'undo')),
   decided         text                 not null check (decided in ('committed', 'not_committed', 'compensated', 'left')),
@@ -120,8 +122,9 @@ begin
             clock_timestamp() + make_interval(secs => (r.contract #>> '{reconciliation,deadline_seconds}')::int))
     on conflict do nothing returning * into u;
   if u.effect_id is null then return r; end if;
-  return holdfast.append_event(r, 'undo.waits_for_person', jsonb_build_object(
+  r := holdfast.append_event(r, 'undo.waits_for_person', jsonb_build_object(
     'effect_id', e.effect_id, 'tool', e.tool, 'why', p_why, 'owner', u.owner, 'deadline_at', u.deadline_at));
+  return holdfast.open_settlement(r, e, 'undo', u.owner, u.deadline_at, p_why);
 end $$;
 
 -- Whether a tool has undone the effect.
@@ -254,9 +257,10 @@ end $$;
 -- A person settles what no machine can (SPEC 3.6, 3.7), with a note, under the run's lock: whether an effect happened,
 -- or that one which happened is undone or left. Each key stands for one word for ever. Two at once: one settles.
 -- Where the contract wants two people, the first word waits for the same word of another; nobody is both.
+-- `p_interrupt`: the wait that the word is about, where the speaker names one; another than the open one takes no word.
 create function holdfast.settle_by_person(
   p_tenant text, p_effect text, p_actor text, p_authority text, p_decided text, p_reference text, p_note text,
-  p_result_text text, p_empty_sha256 text, p_key text, p_request_sha256 text) returns jsonb
+  p_result_text text, p_empty_sha256 text, p_key text, p_request_sha256 text, p_interrupt text) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
   e holdfast.effects;
@@ -265,6 +269,7 @@ declare
   -- The word that stands.
   w holdfast.settlement_words;
   v_about text;
+  v_wait text;
   v_settles boolean;
 begin
   select * into e from holdfast.effects where effect_id = p_effect and tenant_id = p_tenant;
@@ -282,6 +287,11 @@ begin
   v_about := case u.state when 'waiting' then 'undo' else 'outcome' end;
   if u.state in ('compensated', 'left') or u.state is null and e.state in ('committed', 'not_committed') then
     return jsonb_build_object('kind', 'already_settled', 'state', e.state);
+  end if;
+  select interrupt_id into v_wait from holdfast.interrupts
+   where effect_id = p_effect and kind = 'reconciliation' and state = 'open';
+  if p_interrupt <> coalesce(v_wait, '') then
+    return jsonb_build_object('kind', 'interrupt_withdrawn', 'state', e.state);
   end if;
   if u.state is null and (e.state <> 'unknown' or r.state not in ('needs_reconciliation', 'reconciling')) then
     return jsonb_build_object('kind', 'not_unknown', 'state', e.state);
@@ -306,11 +316,11 @@ begin
   if not v_settles and w.word is not null and (w.decided, w.reference) is not distinct from (p_decided, p_reference) then
     return jsonb_build_object('kind', 'second_person_needed', 'state', e.state);
   end if;
-  insert into holdfast.settlement_words (effect_id, word, tenant_id, run_id, about, decided, reference, note, actor_id,
+  insert into holdfast.settlement_words (effect_id, word, tenant_id, run_id, interrupt_id, about, decided, reference, note, actor_id,
                                          authority, idempotency_key, request_sha256)
     values (p_effect, (select count(*) + 1 from holdfast.settlement_words where effect_id = p_effect), e.tenant_id,
-            e.run_id, v_about, p_decided, p_reference, p_note, holdfast.canonical_actor(p_actor), p_authority, p_key,
-            p_request_sha256);
+            e.run_id, v_wait, v_about, p_decided, p_reference, p_note, holdfast.canonical_actor(p_actor), p_authority,
+            p_key, p_request_sha256);
   if not v_settles then
     r := holdfast.append_event(r, 'reconciliation.first_word', jsonb_build_object(
       'effect_id', p_effect, 'tool', e.tool, 'about', v_about, 'decided', p_decided, 'actor_id', holdfast.canonical_actor(p_actor)));
@@ -349,9 +359,10 @@ begin
     on conflict (effect_id) do update set state = excluded.state, actor_id = excluded.actor_id,
       authority = excluded.authority, reference = excluded.reference, note = excluded.note,
       decided_at = excluded.decided_at;
-  return holdfast.append_event(r, 'undo.settled', jsonb_build_object(
+  r := holdfast.append_event(r, 'undo.settled', jsonb_build_object(
     'effect_id', e.effect_id, 'tool', e.tool, 'state', p_decided, 'source', 'person', 'actor_id', p_actor,
     'reference', p_reference));
+  return holdfast.close_settlement(r, e.effect_id, 'person', p_actor);
 end $$;
 
 -- Says of one item that its deadline has passed, once, so that somebody hears of it. It settles nothing.
@@ -387,7 +398,9 @@ begin
       values (v.effect_id, v.deadline_at, r.tenant_id, v.run_id, v.owner) on conflict do nothing;
     continue when not found;
     r := holdfast.append_event(r, 'reconciliation.overdue', jsonb_build_object(
-      'effect_id', v.effect_id, 'tool', v.tool, 'about', v.about, 'owner', v.owner, 'deadline_at', v.deadline_at));
+      'effect_id', v.effect_id, 'tool', v.tool, 'about', v.about, 'owner', v.owner, 'deadline_at', v.deadline_at,
+      'interrupt_id', (select interrupt_id from holdfast.interrupts
+        where effect_id = v.effect_id and kind = 'reconciliation' and state = 'open')));
     perform holdfast.save_run(r);
     perform pg_notify('holdfast_events', v.run_id);
     return jsonb_build_object('kind', 'escalated', 'run_id', v.run_id, 'effect_id', v.effect_id, 'owner', v.owner);

@@ -109,6 +109,7 @@ returns jsonb language sql stable as $$
     'data', jsonb_strip_nulls(jsonb_build_object(
       'run_id', p_run, 'event_seq', p_seq,
       'interrupt_id', p_data -> 'interrupt_id', 'interrupt_kind', case when p_kind like 'interrupt.%' then p_data -> 'kind' end,
+      'asks', p_data -> 'asks',
       'interrupt_state', case when p_kind like 'interrupt.%' then coalesce(p_data -> 'state',
         to_jsonb(case p_kind when 'interrupt.opened' then 'open' else substr(p_kind, 11) end)) end,
       'decision', p_data -> 'decision', 'effect_id', p_data -> 'effect_id', 'expires_at', p_data -> 'expires_at',
@@ -119,7 +120,8 @@ returns jsonb language sql stable as $$
     'links', jsonb_strip_nulls(jsonb_build_object(
       'run', '/v1/runs/' || p_run, 'story', '/v1/runs/' || p_run || '/story',
       'interrupt', '/v1/interrupts/' || (p_data ->> 'interrupt_id'),
-      'reconciliation', case when p_kind = 'reconciliation.overdue' then '/v1/reconciliations/' || (p_data ->> 'effect_id') end)))
+      'reconciliation', case when p_kind = 'reconciliation.overdue' or p_data ->> 'kind' = 'reconciliation'
+        then '/v1/reconciliations/' || (p_data ->> 'effect_id') end)))
 $$;
 
 -- The outbox rows of one event: one for each active endpoint of the tenant that asked for its kind.

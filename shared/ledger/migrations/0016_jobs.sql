@@ -29,6 +29,9 @@ language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
   j holdfast.jobs;
   a holdfast.job_acceptances;
+  -- Names are compared in one form, those of roles too: nobody gets past by another spelling.
+  v_named text;
+  v_actor constant text := holdfast.canonical_actor(p_actor);
   v_authority text;
   v_refusal text;
 begin
@@ -41,12 +44,13 @@ begin
     return jsonb_build_object('kind', case when a.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
   end if;
   -- What is the name of a role is that role: an actor cannot take its rights by calling themselves so.
+  v_named := holdfast.canonical_actor(j.accepted_by);
   v_authority := case
-    when j.accepted_by = any (p_all_roles) then case when j.accepted_by = any (p_roles) then j.accepted_by end
-    when lower(btrim(j.accepted_by)) = p_actor then 'named' end;
+    when v_named = any (p_all_roles) then case when v_named = any (p_roles) then v_named end
+    when v_named = v_actor then 'named' end;
   v_refusal := case
     when v_authority is null then 'role_required'
-    when exists (select from holdfast.runs where job_id = p_job and lower(btrim(actor_id)) = p_actor
+    when exists (select from holdfast.runs where job_id = p_job and holdfast.canonical_actor(actor_id) = v_actor
                   and (contract #>> '{acceptance,not_requester}')::boolean) then 'self_approval'
     when a.job_id is not null then 'job_decided'
     when not exists (select from holdfast.runs where job_id = p_job and ended_at is not null)
@@ -57,7 +61,7 @@ begin
   end if;
   insert into holdfast.job_acceptances (job_id, tenant_id, decision, evidence, note, actor_id, authority, idempotency_key,
                                         request_sha256)
-    values (p_job, p_tenant, p_decision, p_evidence, p_note, p_actor, v_authority, p_key, p_request_sha256);
+    values (p_job, p_tenant, p_decision, p_evidence, p_note, v_actor, v_authority, p_key, p_request_sha256);
   return jsonb_build_object('kind', 'decided');
 end $$;
 

@@ -147,7 +147,7 @@ create function holdfast.decision_refusal(
 language sql stable as $$
   select case
     when i.kind <> 'approval' then 'decision_mismatch'
-    when i.state = 'withdrawn' then 'run_ended'
+    when i.state = 'withdrawn' then holdfast.why_withdrawn(r)
     when i.state = 'expired' or (i.state in ('open', 'approved') and p_at >= i.expires_at) then 'interrupt_expired'
     when p_decision = 'revoke' and i.state <> 'approved' then 'not_revocable'
     when p_decision <> 'revoke' and i.state <> 'open' then 'interrupt_decided'
@@ -156,7 +156,7 @@ language sql stable as $$
     when p_scope_sha256 <> i.scope_sha256 then 'scope_changed'
     when exists (select from holdfast.decisions where interrupt_id = i.interrupt_id
                   and actor_id = holdfast.canonical_actor(p_actor) and decision = p_decision) then 'interrupt_decided'
-    when r.ended_at is not null or r.control = 'cancel_requested' then 'run_ended'
+    when r.ended_at is not null or r.control = 'cancel_requested' then holdfast.why_withdrawn(r)
   end
 $$;
 
@@ -235,29 +235,19 @@ create function holdfast.approve_edited(
   p_endpoint text, p_key text, p_request_sha256 text, p_edit jsonb) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
-  i holdfast.interrupts;
+  h constant holdfast.heard_word := holdfast.hear_word(p_tenant, p_interrupt, p_endpoint, p_key, p_request_sha256);
+  i constant holdfast.interrupts := h.i;
+  r holdfast.runs := h.r;
   n holdfast.interrupts;
-  r holdfast.runs;
   e holdfast.effects;
   s holdfast.effects;
-  d holdfast.decisions;
   v_at timestamptz;
   v_refusal text;
   v_role constant text := p_edit ->> 'role';
 begin
-  select * into i from holdfast.interrupts where interrupt_id = p_interrupt and tenant_id = p_tenant and kind = 'approval';
-  if not found then
-    return jsonb_build_object('kind', 'interrupt_not_found');
-  end if;
-  select * into r from holdfast.runs where run_id = i.run_id for update;
-  select * into i from holdfast.interrupts where interrupt_id = p_interrupt for update;
+  if h.answer is not null then return h.answer; end if;
   select * into e from holdfast.effects where effect_id = i.effect_id for update;
   v_at := clock_timestamp();
-  select * into d from holdfast.decisions where tenant_id = p_tenant and endpoint = p_endpoint and idempotency_key = p_key;
-  if found then
-    return jsonb_build_object('interrupt_id', d.interrupt_id,
-      'kind', case when d.request_sha256 = p_request_sha256 then 'replayed' else 'reused' end);
-  end if;
   v_refusal := coalesce(
     -- Not `approve`: whoever approved the call as it was may still change it, and then approves that.
     holdfast.decision_refusal(r, i, p_actor, p_authority, 'edit', p_scope_sha256, v_at),

@@ -43,17 +43,23 @@ export interface InterruptSummary {
   readonly effect_id: string | null;
   /** The tool or the question that was called; `model/` and the profile's name for a model call. */
   readonly tool: string;
+  /** Of a reconciliation: whether it happened, or whether it is undone. Null for every other kind. */
+  readonly asks: 'outcome' | 'undo' | null;
   /** For an approval, who may not decide it. */
   readonly requested_by: string;
+  /** Who must see to it; null where only a role says who may. */
+  readonly owner: string | null;
   /** What a decision must name. */
   readonly scope_sha256: string;
   readonly required_role: string;
   readonly quorum: number;
-  /** Approvals that count: those of people who have the role still. */
+  /** Words that count towards the quorum: approvals of people who have the role still, or the settlement that stands. */
   readonly approvals: number;
   readonly on_expiry: 'deny' | 'escalate' | 'tell_model' | 'fail';
   readonly created_at: string;
   readonly expires_at: string;
+  /** Its time is over and it waits still: only `escalate` does that. */
+  readonly overdue: boolean;
   readonly decided_at: string | null;
 }
 
@@ -68,7 +74,8 @@ export interface InterruptFilters {
   readonly role: string | null;
 }
 
-const RAN_OUT = 'i.expires_at <= clock_timestamp()';
+/** Whether the time of a row `i` of interrupts has ended it, as SQL. What escalates waits on, past its deadline too. */
+export const RAN_OUT = `(i.on_expiry <> 'escalate' and i.expires_at <= clock_timestamp())`;
 
 /** The condition of a state as SQL: literal, so that the index of what waits serves it. */
 function stateIs(state: InterruptState | null): string {
@@ -83,16 +90,21 @@ function stateIs(state: InterruptState | null): string {
 export const TOOL_OF_WAIT = `coalesce(e.tool, i.scope ->> 'tool')`;
 const VERSION_OF_WAIT = `coalesce(e.tool_version, i.scope ->> 'tool_version')`;
 const ARGUMENTS_OF_WAIT = `coalesce(e.arguments_sha256, i.scope ->> 'arguments_sha256')`;
-const ACT = `${TOOL_OF_WAIT}, ${VERSION_OF_WAIT}, ${ARGUMENTS_OF_WAIT}`;
+/** What is asked about the act: whether it may run is another question than whether it did. */
+const ASKS_OF_WAIT = `case i.kind when 'reconciliation' then i.scope ->> 'asks' end`;
+const ACT = `${TOOL_OF_WAIT}, ${VERSION_OF_WAIT}, ${ARGUMENTS_OF_WAIT}, i.kind, coalesce(${ASKS_OF_WAIT}, '')`;
 
 /** Columns of a summary, for a row `i` of interrupts with its run `r` and its effect `e`. */
 export const SUMMARY_COLUMNS = `
            i.interrupt_id, i.kind, i.run_id, r.parent_run_id, p.agent as parent_agent, ${ROOT_OF_RUN} as root_run_id,
            r.state as run_state, r.control as run_control, r.agent, i.turn, i.step,
-           i.slot, i.effect_id, ${TOOL_OF_WAIT} as tool, i.requested_by, i.scope_sha256, i.required_role, i.quorum, i.on_expiry,
+           i.slot, i.effect_id, ${TOOL_OF_WAIT} as tool, ${ASKS_OF_WAIT} as asks, i.requested_by, i.owner, i.scope_sha256, i.required_role, i.quorum, i.on_expiry,
            i.created_at, i.expires_at, i.decided_at,
            case when i.state in ('open', 'approved') and ${RAN_OUT} then 'expired' else i.state end as state,
-           holdfast.counted_approvals(i.interrupt_id) as approvals`;
+           i.state = 'open' and i.on_expiry = 'escalate' and i.expires_at <= clock_timestamp() as overdue,
+           case when i.kind <> 'reconciliation' then holdfast.counted_approvals(i.interrupt_id)
+                when i.state = 'answered' then i.quorum
+                else exists (select from holdfast.settlement_words s where s.interrupt_id = i.interrupt_id)::int end as approvals`;
 
 /** Where the rows of `SUMMARY_COLUMNS` come from. */
 export const SUMMARY_FROM = `
@@ -132,8 +144,10 @@ export async function listInterrupts(
   return rows.map(summaryOf);
 }
 
-/** Waits for the very same act: one tool in one version with one set of arguments. */
+/** Waits of one kind for the very same act: one tool in one version with one set of arguments. */
 export interface InterruptGroup {
+  readonly kind: InterruptKind;
+  readonly asks: InterruptSummary['asks'];
   readonly tool: string;
   readonly tool_version: string;
   readonly arguments: JsonValue;
@@ -151,7 +165,13 @@ export interface InterruptGroup {
 }
 
 /** The place of a group in the list; pages go on after one. */
-export type GroupPlace = readonly [tool: string, toolVersion: string, argumentsSha256: string];
+export type GroupPlace = readonly [
+  tool: string,
+  toolVersion: string,
+  argumentsSha256: string,
+  kind: string,
+  asks: string,
+];
 
 /** The tenant's waits by what they are about, in the order of tools, at most `limit` groups. */
 export async function listInterruptGroups(
@@ -163,17 +183,17 @@ export async function listInterruptGroups(
   const { rows } = await db.query<GroupRow>({
     name: `reads/interrupt-groups/${filters.state ?? 'all'}`,
     text: `
-    select ${TOOL_OF_WAIT} as tool, ${VERSION_OF_WAIT} as tool_version, ${ARGUMENTS_OF_WAIT} as arguments_sha256,
+    select i.kind, ${ASKS_OF_WAIT} as asks, ${TOOL_OF_WAIT} as tool, ${VERSION_OF_WAIT} as tool_version, ${ARGUMENTS_OF_WAIT} as arguments_sha256,
            coalesce(min(e.arguments), min((i.scope -> 'arguments')::text)) as arguments, count(*)::int as count,
            count(distinct i.run_id)::int as runs, min(i.created_at) as oldest_at, min(i.expires_at) as first_expires_at,
            to_jsonb((array_agg(jsonb_build_object('interrupt_id', i.interrupt_id, 'run_id', i.run_id,
              'scope_sha256', i.scope_sha256) order by i.interrupt_id))[1:100]) as interrupts
       ${SUMMARY_FROM}
      where ${stateIs(filters.state)} and ${FILTERED}
-       and (${ACT}) > ($7, $8, $9)
-     group by ${ACT}
+       and (${ACT}) > ($7, $8, $9, $10, $11)
+     group by ${ACT}, ${ASKS_OF_WAIT}
      order by ${ACT}
-     limit $10`,
+     limit $12`,
     values: [...valuesOf(tenantId, filters), ...page.after, page.limit],
   });
   return rows.map((row) => ({

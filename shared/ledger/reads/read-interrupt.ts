@@ -44,7 +44,13 @@ const READ_INTERRUPT = {
            (select coalesce(jsonb_agg(to_jsonb(said) order by said.at), '[]') from (
               select d.actor_id, d.decision, d.authority, d.scope_sha256, d.note, d.answer::jsonb as answer,
                      d.created_at as at
-                from holdfast.decisions d where d.interrupt_id = i.interrupt_id order by d.created_at limit 100) said
+                from holdfast.decisions d where d.interrupt_id = i.interrupt_id
+              union all
+              -- The words of a reconciliation are kept with its effect.
+              select w.actor_id, 'answer', w.authority, i.scope_sha256, '', jsonb_strip_nulls(jsonb_build_object(
+                     'decided', w.decided, 'reference', w.reference, 'note', w.note)), w.created_at
+                from holdfast.settlement_words w where w.interrupt_id = i.interrupt_id
+               order by at limit 100) said
            ) as decisions,
            (select left(string_agg(part ->> 'text', E'\\n' order by place), 20000)
               from holdfast.messages m,

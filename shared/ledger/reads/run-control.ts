@@ -1,7 +1,7 @@
 import type { CommandKind } from '../../domain/control-table.js';
 import { EFFECT_STATES, type EffectState } from '../../domain/effect-machine.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
-import { type InterruptKind, TOOL_OF_WAIT } from './list-interrupts.js';
+import { type InterruptKind, type InterruptState, RAN_OUT, TOOL_OF_WAIT } from './list-interrupts.js';
 import { isoTime, jsonTime } from './row-values.js';
 
 /** What somebody has asked of a run, and what it still waits for. */
@@ -17,6 +17,8 @@ export interface RunControl {
   readonly drained: boolean;
   /** Waits that nobody has decided and that have not expired; at most 100, oldest first. */
   readonly interrupts: readonly OpenInterrupt[];
+  /** Waits that are over, and whose outcome the run has not taken up yet; at most 100, oldest first. */
+  readonly taking_up: readonly DecidedInterrupt[];
   /** Commands in force that the run has not carried out yet; at most 100, oldest first. */
   readonly commands: readonly PendingCommand[];
 }
@@ -28,6 +30,16 @@ export interface OpenInterrupt {
   readonly tool: string;
   readonly required_role: string;
   readonly expires_at: string;
+}
+
+/** A wait that somebody decided, or whose time is over, while the run still stands where it waited. */
+export interface DecidedInterrupt {
+  readonly interrupt_id: string;
+  readonly kind: InterruptKind;
+  readonly effect_id: string | null;
+  readonly tool: string;
+  readonly state: InterruptState;
+  readonly decided_at: string;
 }
 
 export interface PendingCommand {
@@ -76,6 +88,24 @@ const GROUP_OF = {
 
 const LISTED_MAX = 100;
 
+const OVER = `(i.state in ('approved', 'denied', 'revoked', 'answered', 'expired') or i.state = 'open' and ${RAN_OUT})`;
+const DECIDED_AT = 'coalesce(i.decided_at, i.expires_at)';
+/** Whether the run stands where it stood when a wait `i` was decided. */
+const STANDS = `not exists (select from holdfast.transitions t
+                  where t.run_id = i.run_id and t.region = 'run' and t.created_at > ${DECIDED_AT})`;
+/**
+ * Whether what became of a wait `i`, of an effect `e` where it has one, is still to be taken up by its run `r`: told by what
+ * taking it up leaves behind (a dispatch, a denial, the next wait, a result, a move), never by how long ago it was.
+ */
+const TAKEN_UP_YET = `case
+    when i.kind = 'approval' then e.state <> 'intended' or e.attempts > 0 or exists (
+      select from holdfast.interrupts n where n.effect_id = i.effect_id and n.created_at > i.created_at)
+    when i.kind = 'input' and i.slot is not null then exists (
+      select from holdfast.messages m where m.run_id = i.run_id and m.turn = i.turn and m.step = i.step
+         and m.position = i.slot + 2)
+    else not (r.state = case i.kind when 'reconciliation' then 'needs_reconciliation' else 'waiting_for_input' end
+              and ${STANDS}) end`;
+
 /** Columns of the run read, for a row `r` of holdfast.runs; `controlOf` and `cancelReportOf` read them. */
 export const RUN_CONTROL_COLUMNS = `
            case when r.control in ('pause_requested', 'pausing') then jsonb_build_object(
@@ -91,9 +121,16 @@ export const RUN_CONTROL_COLUMNS = `
            (select coalesce(jsonb_agg(to_jsonb(w) order by w.interrupt_id), '[]') from (
               select i.interrupt_id, i.kind, i.effect_id, ${TOOL_OF_WAIT} as tool, i.required_role, i.expires_at
                 from holdfast.interrupts i left join holdfast.effects e using (effect_id)
-               where i.run_id = r.run_id and i.state = 'open' and i.expires_at > clock_timestamp()
+               where i.run_id = r.run_id and i.state = 'open' and not ${RAN_OUT}
                order by i.interrupt_id limit ${LISTED_MAX}) w
            ) as open_interrupts,
+           (select coalesce(jsonb_agg(to_jsonb(w) order by w.interrupt_id), '[]') from (
+              select i.interrupt_id, i.kind, i.effect_id, ${TOOL_OF_WAIT} as tool, ${DECIDED_AT} as decided_at,
+                     case i.state when 'open' then 'expired' else i.state end as state
+                from holdfast.interrupts i left join holdfast.effects e using (effect_id)
+               where i.run_id = r.run_id and r.ended_at is null and ${OVER} and not (${TAKEN_UP_YET})
+               order by i.interrupt_id limit ${LISTED_MAX}) w
+           ) as taking_up,
            (select coalesce(jsonb_agg(to_jsonb(p) order by p.command_id), '[]') from (
               select command_id, kind, actor_id, created_at from holdfast.commands
                where run_id = r.run_id and fate = 'accepted' order by command_id limit ${LISTED_MAX}) p
@@ -116,6 +153,7 @@ export interface RunControlRow {
   readonly deadline_at: Date;
   readonly draining: RunControl['draining'];
   readonly open_interrupts: readonly OpenInterrupt[];
+  readonly taking_up: readonly DecidedInterrupt[];
   readonly pending_commands: readonly PendingCommand[];
   readonly effect_counts: Readonly<Record<string, number>>;
   /** The first of each state, in order; null unless the run is `cancelled`. */
@@ -129,6 +167,7 @@ export function controlOf(row: RunControlRow): RunControl {
     draining: row.draining,
     drained: row.control === 'paused',
     interrupts: row.open_interrupts.map((line) => ({ ...line, expires_at: jsonTime(line.expires_at) })),
+    taking_up: row.taking_up.map((line) => ({ ...line, decided_at: jsonTime(line.decided_at) })),
     commands: row.pending_commands.map((line) => ({ ...line, created_at: jsonTime(line.created_at) })),
   };
 }
