@@ -202,7 +202,7 @@ describe('92: a tool that hangs for good and hears nothing', () => {
   test('is left after its time, and a person is asked what it did', async () => {
     const runId = await world.run({ input: 'hang_opaque' });
     await world.waitFor(runId, 'needs_reconciliation');
-    expect(await world.attempts(runId)).toMatchObject([{ outcome: 'unknown', reason: 'timed_out' }]);
+    expect(await world.attempts(runId)).toMatchObject([{ outcome: 'unknown', reason: 'still_running' }]);
     await skipping.skip(DAY);
     expect(hung['hang_opaque']).toBe(1);
     await checkRun(world, runId);
