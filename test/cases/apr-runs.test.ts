@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { beforeAll, describe, expect, test } from 'vitest';
+import { beforeAll, expect, test } from 'vitest';
 import { InterruptListView, InterruptView } from '../../api/views/desk-views.js';
 import { untilDelegated } from '../support/child-world.js';
 import { brokenControl, heard, tell, toldResults, untilGated, waits } from '../support/desk-world.js';
@@ -135,20 +135,18 @@ test('case 26: an approval that ran out is found as that, its run has gone on, a
   await checkRun(world, runId);
 });
 
-describe('case 45: a call that was approved across a restart', () => {
-  test('stands in the transcript once, with one result', async () => {
-    const runId = await world.run({ input: `one ${randomUUID()}`, contract: GATED });
-    const [wait] = await untilGated(world, runId);
-    await restart();
-    expect((await approve(wait!)).status).toBe(200);
-    await world.waitFor(runId, 'completed');
-    const told = (await world.messages(runId)).map(({ role, position }) => `${position} ${role}`);
-    expect(told).toEqual(['0 user', '1 assistant', '2 tool', '1 assistant']);
-    const [, request] = modelRequests(world, runId);
-    expect(request?.messages.map(({ role }) => role)).toEqual(['user', 'assistant', 'tool']);
-    expect(request?.messages.at(-1)).toMatchObject({ results: [{ isError: false }] });
-    await checkRun(world, runId);
-  });
+test('case 45: a call that was approved across a restart stands in the transcript once, with one result', async () => {
+  const runId = await world.run({ input: `one ${randomUUID()}`, contract: GATED });
+  const [wait] = await untilGated(world, runId);
+  await restart();
+  expect((await approve(wait!)).status).toBe(200);
+  await world.waitFor(runId, 'completed');
+  const told = (await world.messages(runId)).map(({ role, position }) => `${position} ${role}`);
+  expect(told).toEqual(['0 user', '1 assistant', '2 tool', '1 assistant']);
+  const [, request] = modelRequests(world, runId);
+  expect(request?.messages.map(({ role }) => role)).toEqual(['user', 'assistant', 'tool']);
+  expect(request?.messages.at(-1)).toMatchObject({ results: [{ isError: false }] });
+  await checkRun(world, runId);
 });
 
 test('case 30: done, failed, refused and not answered in time read as four different ends', async () => {

@@ -6,9 +6,10 @@ import { absent, defineTool, rejected, succeeded } from '../../activities/tools/
 import type { EffectPolicy } from '../../activities/tools/tool.js';
 import { brokenControl, command, fates, heard } from '../support/desk-world.js';
 import { judge } from '../support/judge.js';
-import { checkRun } from '../support/run-checks.js';
+import { arrived, checkRun } from '../support/run-checks.js';
+import { startTestApi } from '../support/test-api.js';
 import { call, DONE, reply, script, when } from '../support/scripts.js';
-import { startWorld, until, type World } from '../support/world.js';
+import { keyOf, startWorld, until, type World } from '../support/world.js';
 
 // Cases from the field of kind CAN: a stop is over when what was stopped has stopped, and says what it found.
 
@@ -47,6 +48,7 @@ beforeAll(async () => {
       deafTool('queryable', 1, { class: 'queryable', query: QUERY }),
     ],
     script: script(
+      when('third', { text: 'Looking, paying.', ...reply('look', 'pay', 'look') }, DONE),
       ...['patient', 'opaque', 'queryable'].map((tool) => when(tool, reply(call(tool, {})), DONE)),
     ),
   });
@@ -104,6 +106,36 @@ describe('case 32: a tool whose program ignores the stop', () => {
       await checkRun(world, runId);
     },
   );
+});
+
+test('case 34: a cancel of a third call keeps what the first two did and what the model said', async () => {
+  const api = await startTestApi({ databaseUrl: world.databaseUrl });
+  const runId = await world.admit({ input: `third ${randomUUID()}` });
+  world.target.dial({ mode: 'hold_before', key: keyOf(runId, { slot: 2 }) });
+  await world.starter.round();
+  await until('the third is in flight', () => keyOf(runId, { slot: 2 }) in arrived(world, runId));
+  expect(await command(world, runId, 'cancel', { reason: 'Enough.' })).toBe('accepted');
+  await world.waitFor(runId, 'cancelled');
+  const read = async (path: string): Promise<unknown> =>
+    (await api.request(`/v1/runs/${runId}${path}`)).json();
+  expect(await read('')).toMatchObject({
+    terminal: {
+      outcome: 'cancelled',
+      cancel: { actor_id: 'user:olga', authority: 'operator', reason: 'Enough.' },
+      last_message: {
+        parts: expect.arrayContaining([{ type: 'text', text: 'Looking, paying.' }]) as unknown,
+      },
+    },
+  });
+  const { effects } = (await read('/effects')) as { effects: { state: string; receipt: unknown }[] };
+  expect(effects).toMatchObject([
+    { state: 'succeeded', receipt: { status: 'succeeded' } },
+    { state: 'succeeded', receipt: { status: 'succeeded' } },
+    { state: 'not_committed' },
+  ]);
+  expect(await world.path(runId)).toEqual(['admitted', 'running', 'cancelling', 'cancelled']);
+  await checkRun(world, runId);
+  await api.close();
 });
 
 test('when all is said, nothing left after a cancel', async () => {
