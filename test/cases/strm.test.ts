@@ -5,7 +5,7 @@ import { keyOf, startWorld } from '../support/world.js';
 
 const ANSWER = 'The order has been looked at, and nothing about it was found to be wrong.';
 
-test('53: the text of a stream that broke stays with its attempt, and the answer is the text of the kept one', async () => {
+test('case 53: the text of a stream that broke stays with its attempt, and the answer is the text of the kept one', async () => {
   const world = await startWorld({
     script: script(
       when('talk', {
