@@ -12,14 +12,12 @@ import {
 } from '../shared/ledger/effects.js';
 import { newId } from '../shared/ledger/new-id.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
+import { type Called, callTool, STOP_GRACE_MS } from './call-tool.js';
 import type { ActivityDeps } from './deps.js';
 import { bodyOf, resultTextOf } from './result-text.js';
 import { type ActivityScope, inScope, orRefused, untilLedgerAnswers } from './scope.js';
 import { maySendLater } from './tools/reasons.js';
-import type { Tool, ToolAnswer } from './tools/tool.js';
-
-/** How long a tool that ignores its time-out is waited for before its outcome is called unknown. */
-const GRACE_MS = 2_000;
+import type { ToolAnswer } from './tools/tool.js';
 
 /**
  * One attempt at one effect (SPEC 3.1). The order is the guarantee: intent and claim, dispatch, receipt. Whoever finds
@@ -39,7 +37,7 @@ export function createAct(deps: ActivityDeps) {
       await deps.reach('act.after_claim');
 
       const isOurs = await isStillOurs(scope, first.askedAt, ask);
-      const answer = isOurs ? await dispatch(deps, scope, claim) : CLAIM_TOO_OLD;
+      const { answer, late } = isOurs ? await dispatch(deps, scope, claim) : CLAIM_TOO_OLD;
       await deps.reach('act.after_call');
 
       const settlement = settlementOf(answer);
@@ -47,7 +45,30 @@ export function createAct(deps: ActivityDeps) {
         settleEffect(deps.db, scope.execution, claim, settlement),
       );
       await deps.reach('act.after_settle');
+      if (late !== null) hearLate(deps, scope, claim, late);
       return standing;
+    });
+}
+
+/** A call that was left while it still ran is heard all the same: its answer is evidence (SPEC 3.4). */
+function hearLate(
+  deps: ActivityDeps,
+  scope: ActivityScope,
+  claim: ClaimedEffect,
+  late: Promise<ToolAnswer>,
+): void {
+  // Nobody waits for this any more, so nobody calls it off; it ends with the process.
+  const unbound = { ...scope, signal: new AbortController().signal };
+  late
+    .then(async (answer) => {
+      if (answer.kind === 'unknown') return;
+      const settlement = settlementOf(answer);
+      await untilLedgerAnswers(unbound, deps, () =>
+        settleEffect(deps.db, scope.execution, claim, settlement),
+      );
+    })
+    .catch((error: unknown) => {
+      deps.log.warn({ err: error, effectId: claim.effectId }, 'a late answer was not kept');
     });
 }
 
@@ -89,7 +110,7 @@ async function claimOrRefusal(
       redo: input.redo,
       attemptId,
       worker: deps.workerName,
-      leaseMarginMs: GRACE_MS + (scope.heartbeatMs ?? 0),
+      leaseMarginMs: STOP_GRACE_MS + (scope.heartbeatMs ?? 0),
     });
   };
   try {
@@ -101,7 +122,11 @@ async function claimOrRefusal(
   }
 }
 
-const CLAIM_TOO_OLD: ToolAnswer = { kind: 'not_sent', reason: 'claim_too_old' };
+const CLAIM_TOO_OLD = inTime({ kind: 'not_sent', reason: 'claim_too_old' });
+
+function inTime(answer: ToolAnswer): Called {
+  return { answer, late: null };
+}
 
 /**
  * Whether the claim stands at this moment. A process that slept after it may have been taken for lost, and its claim
@@ -122,12 +147,12 @@ async function isStillOurs(
   return true;
 }
 
-async function dispatch(deps: ActivityDeps, scope: ActivityScope, claim: ClaimedEffect): Promise<ToolAnswer> {
+async function dispatch(deps: ActivityDeps, scope: ActivityScope, claim: ClaimedEffect): Promise<Called> {
   const tool = deps.catalogue.get(claim.tool);
-  if (tool === undefined || tool.version !== claim.toolVersion) return toolUnavailable(claim);
+  if (tool === undefined || tool.version !== claim.toolVersion) return inTime(toolUnavailable(claim));
   const parsed = parseStrictJson(claim.arguments);
   if (!parsed.ok) throw new Error(`bug: the stored arguments of ${claim.effectId} are no JSON`);
-  if (scope.signal.aborted) return { kind: 'not_sent', reason: 'aborted_before_send' };
+  if (scope.signal.aborted) return inTime({ kind: 'not_sent', reason: 'aborted_before_send' });
   return await callTool(deps, scope, tool, claim, parsed.value as JsonObject);
 }
 
@@ -140,47 +165,6 @@ function toolUnavailable(claim: ClaimedEffect): ToolAnswer {
   });
   const body = { bytes: new TextEncoder().encode(text), contentType: 'application/json', truncated: false };
   return { kind: 'rejected', status: 'tool_unavailable', body };
-}
-
-/** Bounds the call from outside as well: a tool that hangs and ignores its time-out ends as unknown. */
-async function callTool(
-  deps: ActivityDeps,
-  scope: ActivityScope,
-  tool: Tool,
-  claim: ClaimedEffect,
-  args: JsonObject,
-): Promise<ToolAnswer> {
-  const timeoutMs = Math.min(tool.timeoutSeconds, claim.toolSeconds) * 1_000;
-  const deadline = new AbortController();
-  const signal = AbortSignal.any([scope.signal, deadline.signal]);
-  let timer: NodeJS.Timeout | undefined;
-  const outOfTime = new Promise<ToolAnswer>((resolve) => {
-    timer = setTimeout(() => {
-      deadline.abort();
-      timer = setTimeout(() => resolve({ kind: 'unknown', reason: 'timed_out', body: null }), GRACE_MS);
-    }, timeoutMs);
-  });
-  const call = tool
-    .call({
-      arguments: args,
-      idempotencyKey: claim.idempotencyKey,
-      effectId: claim.effectId,
-      runId: scope.runId,
-      tenantId: claim.tenantId,
-      attempt: claim.attempt,
-      signal,
-      timeoutMs,
-    })
-    .catch((error: unknown): ToolAnswer => {
-      // A tool that throws has broken its contract after it may have sent something: nobody knows.
-      deps.log.error({ err: error, tool: tool.name, effectId: claim.effectId }, 'tool threw');
-      return { kind: 'unknown', reason: 'tool_threw', body: null };
-    });
-  try {
-    return await Promise.race([call, outOfTime]);
-  } finally {
-    clearTimeout(timer);
-  }
 }
 
 function settlementOf(answer: ToolAnswer): EffectSettlement {

@@ -6,8 +6,9 @@ import { CommandListView, CommandView } from '../api/views/desk-views.js';
 import { RunView } from '../api/views/run-views.js';
 import { type HoldfastError } from '../shared/domain/errors.js';
 import { ROLES } from '../shared/domain/roles.js';
+import { RUN_STATES, type RunState } from '../shared/domain/run-machine.js';
 import { control, drain, newGate } from './support/desk.js';
-import { callOf, type LedgerRun } from './support/ledger-run.js';
+import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { startTestApi, type TestApi } from './support/test-api.js';
 
@@ -157,6 +158,49 @@ describe('a command', () => {
     );
     expect(codes.toSorted()).toStrictEqual([...Array<string>(19).fill('resume_in_progress'), 'taken']);
     await second.close();
+  });
+});
+
+describe('a cancel, twice, of a run that is', () => {
+  // prettier-ignore
+  const ANSWERS: Readonly<Record<RunState, readonly string[]>> = {
+    admitted:             ['200 applied', '200 applied'],
+    running:              ['202 accepted', '200 applied'],
+    waiting_for_input:    ['202 accepted', '200 applied'],
+    awaiting_approval:    ['202 accepted', '200 applied'],
+    retry_wait:           ['202 accepted', '200 applied'],
+    compensating:         ['200 applied', '200 applied'],
+    cancelling:           ['200 applied', '200 applied'],
+    needs_reconciliation: ['202 accepted', '200 applied'],
+    reconciling:          ['202 accepted', '200 applied'],
+    completed:            ['409 run_ended', '409 run_ended'],
+    compensated:          ['200 applied', '200 applied'],
+    failed:               ['409 run_ended', '409 run_ended'],
+    cancelled:            ['200 applied', '200 applied'],
+  };
+  const answerOf = async (response: Response): Promise<string> => {
+    const word = response.ok ? (await commandOf(response)).fate : (await problemOf(response)).code;
+    return `${response.status} ${word}`;
+  };
+
+  test.each(RUN_STATES)('%s has one lawful answer, and the same after it (E11)', async (state) => {
+    const run = await ledger.newRun();
+    await bringRunTo(run, state);
+    const before = (await readRun(run.runId)).execution.state;
+    const answers = [
+      await answerOf(await ask(run.runId, 'cancel')),
+      await answerOf(await ask(run.runId, 'cancel')),
+    ];
+    expect(answers).toStrictEqual(ANSWERS[state]);
+    const { execution, concurrency } = await readRun(run.runId);
+    // A cancel asks; only what never began ends on the spot.
+    expect(execution.state).toBe(state === 'admitted' ? 'cancelled' : before);
+    const transitions = await ledger.transitions(run.runId);
+    expect(transitions).toHaveLength(concurrency.state_version);
+    const asked = transitions.filter(
+      ({ region, to_state }) => region === 'control' && to_state === 'cancel_requested',
+    );
+    expect(asked.length).toBeLessThanOrEqual(1);
   });
 });
 

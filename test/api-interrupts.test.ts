@@ -82,7 +82,7 @@ const traces = async ({ run }: Gate) => [
 ];
 
 describe('an interrupt', () => {
-  test('shows what would run from the stored arguments, and the model’s words apart', async () => {
+  test('shows what would run from the stored arguments, and the model’s words apart (E20)', async () => {
     const words = 'Harmless test, approve! <script>alert(1)</script> {"amount":1}';
     const run = await ledger.newRun();
     await run.start();
@@ -146,7 +146,7 @@ describe('an interrupt', () => {
     expect(await ledger.attempts(gate.run.runId)).toHaveLength(1);
   });
 
-  test('looked at again and again by somebody who then goes away stays open', async () => {
+  test('looked at again and again by somebody who then goes away stays open (case 25)', async () => {
     const gate = await newGate(ledger);
     const before = await traces(gate);
     for (let poll = 0; poll < 3; poll += 1) {
@@ -157,7 +157,7 @@ describe('an interrupt', () => {
     expect((await resolve(gate)).status).toBe(200);
   });
 
-  test('is decided by no GET and no HEAD, whatever URL is fetched', async () => {
+  test('is decided by no GET and no HEAD, whatever URL is fetched (case 29)', async () => {
     const gate = await newGate(ledger);
     const before = await traces(gate);
     const record = JSON.stringify([await interruptAt(gate.interruptId), await ledger.events(gate.run.runId)]);
@@ -182,7 +182,7 @@ describe('an interrupt', () => {
 });
 
 describe('a decision', () => {
-  test('twenty times at once through two processes is one; the others are told so', async () => {
+  test('twenty times at once through two processes is one; the others are told so (case 23)', async () => {
     const second = await startTestApi({ databaseUrl: ledger.url });
     const gate = await newGate(ledger);
     const answers = await Promise.all(
@@ -303,7 +303,7 @@ describe('a decision', () => {
     expect(await interruptAt(gate.interruptId)).toMatchObject({ approvals: 1 });
   });
 
-  test('about an interrupt that is not there, or could never be, is one answer', async () => {
+  test('about an interrupt that is not there, or could never be, is one answer (E21)', async () => {
     for (const interruptId of [`int_${'0'.repeat(32)}`, 'int_1', '%00']) {
       const gate = { interruptId, scopeSha256: 'f'.repeat(64) };
       expect(await problemOf(await resolve(gate))).toMatchObject({ code: 'interrupt_not_found' });
@@ -342,7 +342,7 @@ describe('the list', () => {
     expect((await listed(of, 'other')).interrupts).toStrictEqual([]);
   });
 
-  test('of a thousand is paged, of the tenant alone, and quick', async () => {
+  test('of a thousand is paged, of the tenant alone, and quick (E22)', async () => {
     const run = await ledger.newRun({}, { tenantId: 'crowd' });
     await addManyGates(run, 1_000, 'crowd');
     const seen: string[] = [];

@@ -54,7 +54,7 @@ test('the process serves with Temporal down, and ends in order when it is asked 
   expect(await child.ended).toStrictEqual({ code: 0, signal: null });
 });
 
-test('killed with -9 among starts it leaves each key with no run or one, and a retry makes it exactly one', async () => {
+test('killed with -9 among starts it leaves each key with no run or one, and a retry makes it exactly one (G04)', async () => {
   const keys = Array.from({ length: 40 }, (_, index) => `killed-${index}`);
   const child = startApiProcess();
   const url = await urlOf(child);

@@ -40,7 +40,7 @@ describe('a start', () => {
     expect(run.terminal).toBeNull();
   });
 
-  test('again with the key, keys in another order and other spacing, is the same run and starts nothing', async () => {
+  test('again with the key, keys in another order and other spacing, is the same run and starts nothing (G02)', async () => {
     const key = newKey();
     const first = await startedId(await api.start({ key }));
     const before = await runCount();
@@ -67,7 +67,7 @@ describe('a start', () => {
     expect(await runCount()).toBe(before);
   });
 
-  test('is independent of the same key in another tenant', async () => {
+  test('is independent of the same key in another tenant (G03)', async () => {
     const key = newKey();
     const ours = await api.start({ key, tenant: 'one' });
     const theirs = await api.start({ key, tenant: 'two' });
@@ -75,7 +75,7 @@ describe('a start', () => {
     expect(await startedId(ours)).not.toBe(await startedId(theirs));
   });
 
-  test('sent fifty times at once under one key is one run, whose id is in every answer', async () => {
+  test('sent fifty times at once under one key is one run, whose id is in every answer (G01)', async () => {
     const key = newKey();
     const before = await runCount();
     const answers = await Promise.all(Array.from({ length: 50 }, () => api.start({ key })));
@@ -98,7 +98,7 @@ describe('a start', () => {
   });
 });
 
-describe('a start is refused, and nothing is written, for', () => {
+describe('a start is refused, and nothing is written, for (F01, F02, F03, F04, F05, F06, F07, F09)', () => {
   const json = { 'content-type': 'application/json' };
   // prettier-ignore
   test.each<[string, () => StartOptions, number, ErrorCode, string?]>([
@@ -149,7 +149,7 @@ describe('a start is refused, and nothing is written, for', () => {
     expect(({} as Record<string, unknown>)['polluted']).toBeUndefined();
   });
 
-  test('ten megabytes or a million keys, at once and in flat memory', async () => {
+  test('ten megabytes or a million keys, at once and in flat memory (F08)', async () => {
     const bodies = ['x'.repeat(10_000_000), Array.from({ length: 1_000_000 }, (_, i) => `"k${i}":1`).join()];
     for (const body of bodies) {
       const started = performance.now();
@@ -240,7 +240,7 @@ describe('raw connections', () => {
     expect(answer).toContain('application/problem+json');
   });
 
-  test('a sender that hangs up in its headers or its body leaves nothing half done', async () => {
+  test('a sender that hangs up in its headers or its body leaves nothing half done (G05)', async () => {
     const before = await runCount();
     const body = text();
     const key = 'hung-up';

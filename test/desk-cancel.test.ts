@@ -89,7 +89,7 @@ describe('a cancel of a working run', () => {
     expect(await fates(world, runId)).toEqual(['cancel applied']);
   });
 
-  test('aborts a model call in flight', async () => {
+  test('aborts a model call in flight (case 33)', async () => {
     const runId = await world.run({ input: unique('slow') });
     await until('the model is asked', () => modelRequests(world, runId).length === 1);
     await command(world, runId, 'cancel');
@@ -141,20 +141,23 @@ describe('a cancel of a working run', () => {
     ['mail', 'committed'],
     ['mail', 'not_committed'],
     ['pay', 'committed'],
-  ] as const)('leaves an unclear %s to a person, who finds it %s', async (tool, decided) => {
-    const runId = decided === 'committed' ? await heldRun(tool, 'hold_after') : await cutRun(tool);
-    await command(world, runId, 'cancel');
-    await world.waitFor(runId, 'needs_reconciliation', ABORTED_WITHIN_MS);
-    await heard(world, runId);
-    await world.waitFor(runId, 'needs_reconciliation');
-    expect(await command(world, runId, 'pause')).toBe('rejected cancel_in_force');
-    expect(await world.effects(runId)).toMatchObject([{ state: 'unknown', attempts: 1 }]);
-    expect(await settle(world, runId, { decided })).toBe('settled');
-    await cancelled(runId);
-    expect(await world.effects(runId)).toMatchObject([{ state: decided, attempts: 1 }]);
-    expect(modelRequests(world, runId)).toHaveLength(1);
-    expect((await fates(world, runId))[0]).toBe('cancel applied');
-  });
+  ] as const)(
+    'leaves an unclear %s to a person, who finds it %s (case 33, A26, E12)',
+    async (tool, decided) => {
+      const runId = decided === 'committed' ? await heldRun(tool, 'hold_after') : await cutRun(tool);
+      await command(world, runId, 'cancel');
+      await world.waitFor(runId, 'needs_reconciliation', ABORTED_WITHIN_MS);
+      await heard(world, runId);
+      await world.waitFor(runId, 'needs_reconciliation');
+      expect(await command(world, runId, 'pause')).toBe('rejected cancel_in_force');
+      expect(await world.effects(runId)).toMatchObject([{ state: 'unknown', attempts: 1 }]);
+      expect(await settle(world, runId, { decided })).toBe('settled');
+      await cancelled(runId);
+      expect(await world.effects(runId)).toMatchObject([{ state: decided, attempts: 1 }]);
+      expect(modelRequests(world, runId)).toHaveLength(1);
+      expect((await fates(world, runId))[0]).toBe('cancel applied');
+    },
+  );
 
   test('is not forgotten by an execution that takes over while the outcome is unclear', async () => {
     const runId = await heldRun('mail', 'hold_after');
@@ -246,7 +249,7 @@ describe('a cancel of a waiting run', () => {
     await cancelled(runId);
   });
 
-  test('that no worker has taken up ends it without one', async () => {
+  test('that no worker has taken up ends it without one (E16)', async () => {
     const own = await startWorld({ workers: 0, script: script(when('mail', reply('mail'), DONE)) });
     const unstarted = await own.admit({ input: 'mail' });
     const started = await own.run({ input: 'mail' });

@@ -145,7 +145,7 @@ describe('a question', () => {
     expect(toldResults(world, runId)).toEqual(['{"order":"a"}']);
   });
 
-  test('answered at once on the event that shows it is never lost (cases 61 and 72)', async () => {
+  test('answered at once on the event that shows it is never lost (case 61, case 72)', async () => {
     const runs = await Promise.all(
       Array.from({ length: 5 }, async (_, n) => {
         const runId = await world.run({ input: `ask ${n} ${randomUUID()}` });

@@ -190,6 +190,45 @@ test('of two resumes at once one claims, and the other is told so', async () => 
   await checkRun(world, runId);
 });
 
+test('a pause that races a result keeps the result, and lets nothing new out before the resume (E13)', async () => {
+  const raced = await Promise.all(
+    Array.from({ length: 12 }, async (_, index) => {
+      const runId = await world.run({ input: unique('chain') });
+      // At a different place between the claim of the first call and the claim of the second each time.
+      await world.waitFor(runId, async ({ model_calls }) => {
+        if (index % 4 === 0) return (await world.attempts(runId)).length >= 1;
+        if (index % 4 === 1) return keyOf(runId) in arrived(world, runId);
+        return index % 4 === 2 ? (await world.receipts(runId)).length >= 1 : model_calls >= 2;
+      });
+      const fate = await command(world, runId, 'pause');
+      if (fate !== 'accepted') return { runId, fate };
+      await world.waitFor(runId, ({ control, ended_at }) => control === 'paused' || ended_at !== null);
+      return { runId, fate };
+    }),
+  );
+  const paused: string[] = [];
+  for (const { runId, fate } of raced) {
+    const { control } = await world.runRow(runId);
+    if (control !== 'paused') {
+      // It was over first, and the pause was told so.
+      expect([fate, (await fates(world, runId))[0]]).toContainEqual(expect.stringContaining('run_ended'));
+      continue;
+    }
+    paused.push(runId);
+    // Whatever had left is settled: nothing is lost, and nothing hangs in the air.
+    const settled = (await world.effects(runId)).filter(({ attempts }) => attempts > 0);
+    expect(settled.map(({ state }) => state)).toEqual(settled.map(() => 'succeeded'));
+    expect(await world.receipts(runId)).toHaveLength(settled.length);
+  }
+  expect(paused.length).toBeGreaterThan(0);
+  for (const runId of paused) await command(world, runId, 'resume');
+  for (const { runId } of raced) {
+    await world.waitFor(runId, 'completed');
+    expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1, [keyOf(runId, { step: 2 })]: 1 });
+    await checkRun(world, runId);
+  }
+}, 60_000);
+
 test('when all is said, ledger and target agree, and nothing began in a pause', async () => {
   expect(await judge(world, world.targetLog())).toEqual([]);
   expect(await brokenControl(world)).toEqual([]);

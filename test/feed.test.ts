@@ -58,7 +58,7 @@ const lastEventOf = async (runId: string): Promise<number> =>
   RunView.parse(await (await api.request(`/v1/runs/${runId}`)).json()).recovery.event_seq;
 
 describe('a stream', () => {
-  test('after a burst gives from every id exactly the rest, in order, 9 before 10', async () => {
+  test('after a burst gives from every id exactly the rest, in order, 9 before 10 (case 48)', async () => {
     const runId = await newRun();
     await commit(runId, START, ...warnings(30), END);
     const last = await lastEventOf(runId);
@@ -86,7 +86,7 @@ describe('a stream', () => {
     }
   });
 
-  test('cut before its first event or before its last one misses nothing and repeats nothing', async () => {
+  test('cut before its first event or before its last one misses nothing and repeats nothing (case 51)', async () => {
     const runId = await newRun();
     const early = await openStream(api, runId);
     early.cut();
@@ -172,7 +172,7 @@ describe('a last event id', () => {
     expect(idsOf(reader)).toStrictEqual([3]);
   });
 
-  test('of another run is 400 past this run’s last event, and else a place in this run: never its events', async () => {
+  test('of another run is 400 past this run’s last event, and else a place in this run: never its events (case 50, G07)', async () => {
     const [first, second] = [await newRun(), await newRun()];
     await commit(first, START, END);
     await commit(second, START, ...warnings(20));
@@ -184,7 +184,7 @@ describe('a last event id', () => {
   });
 });
 
-test('a stream of an unknown run or of another tenant’s is 404 at once, with one and the same answer', async () => {
+test('a stream of an unknown run or of another tenant’s is 404 at once, with one and the same answer (case 54)', async () => {
   const runId = await newRun();
   const bodies: unknown[] = [];
   for (const [id, tenant] of [
@@ -257,7 +257,7 @@ describe('only what is committed is shown', () => {
   });
 });
 
-test('two hundred reconnects at random places while events come see each event once', async () => {
+test('two hundred reconnects at random places while events come see each event once (G06)', async () => {
   const runId = await newRun();
   await commit(runId, START);
   let writing = true;

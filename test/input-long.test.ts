@@ -1,10 +1,10 @@
 import { beforeAll, expect, test } from 'vitest';
-import { tell } from './support/desk-world.js';
+import { decide, tell, untilGated } from './support/desk-world.js';
 import { answer, asks, inputs, untilAsked } from './support/input-world.js';
-import { checkRun, modelRequests } from './support/run-checks.js';
+import { arrived, checkRun, modelRequests } from './support/run-checks.js';
 import { call, DONE, reply, script, when } from './support/scripts.js';
 import { type SkippingWorld, startSkippingWorld } from './support/skipping-world.js';
-import type { World } from './support/world.js';
+import { keyOf, type World } from './support/world.js';
 
 // Goal: a question may wait for months, holds nothing meanwhile, and ends when its own time is over, once (SPEC 4).
 // Method: time is skipped, on Temporal's side and the ledger's.
@@ -24,6 +24,7 @@ beforeAll(async () => {
     },
     script: script(
       when('quarter', reply(call('ask_90', { text: 'Which order?' })), DONE),
+      when('gated', reply('mail'), DONE),
       when('empty', { attempts: [{ error: { reason: 'billing' } }, DONE] }),
       ...SPANS.map((seconds) => when(`s${seconds}`, reply(call(`ask_${seconds}`, { text: 'Well?' })), DONE)),
     ),
@@ -44,6 +45,25 @@ test('a question waits 89 days, past every idle and stall limit, and its answer 
   expect(await answer(world, wait, { order: 'ORD-7' })).toBe('decided');
   await world.waitFor(runId, 'completed');
   expect(modelRequests(world, runId)).toHaveLength(2);
+  await checkRun(world, runId);
+});
+
+test('an approval waits 80 days, past every idle and stall limit, and its yes is used (case 24)', async () => {
+  const contract = {
+    ...CONTRACT,
+    effects: { mail: { approval: 'required' } },
+    timeouts: { approval_seconds: 89 * DAY },
+  };
+  const runId = await world.run({ input: 'gated', contract });
+  const [wait] = await untilGated(world, runId);
+  await skipping.skip(80 * DAY);
+  await world.sweeper.round();
+  await world.sweeper.nudgeUndecided();
+  expect(await world.runRow(runId)).toMatchObject({ state: 'awaiting_approval', epoch: 1 });
+  expect(arrived(world, runId)).toEqual({});
+  expect(await decide(world, wait)).toBe('decided');
+  await world.waitFor(runId, 'completed');
+  expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
   await checkRun(world, runId);
 });
 

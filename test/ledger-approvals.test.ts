@@ -116,7 +116,7 @@ describe('the claim', () => {
     expect(await gate.call.effect()).toMatchObject({ redo: 1, state: 'intended', attempts: 0 });
   });
 
-  test('takes an approval of the other of two identical calls for none of its own', async () => {
+  test('takes an approval of the other of two identical calls for none of its own (E04)', async () => {
     const planned = { ...callOf('opaque', { approval: 'required' }), arguments: '{"amount":5}' };
     const run = await ledger.newStep([planned, planned]);
     const [first, second] = [await openGate(run.call(0)), await openGate(run.call(1))];
@@ -127,7 +127,7 @@ describe('the claim', () => {
     expect(await said(second, { scopeSha256: first.scopeSha256 })).toBe('scope_changed');
   });
 
-  test('after an approval that ran out is a denial, told as nobody’s refusal', async () => {
+  test('after an approval that ran out is a denial, told as nobody’s refusal (E03)', async () => {
     const gate = await newGate(ledger);
     await decide(gate);
     await expire(gate);
@@ -141,7 +141,7 @@ describe('the claim', () => {
   test.each([
     ['the arguments alone', `arguments = '{"slot":9}'`],
     ['arguments and digest', `arguments = '{"slot":9}', arguments_sha256 = '${sha256('{"slot":9}')}'`],
-  ])('never lets what was changed after the approval leave: %s', async (_what, change) => {
+  ])('never lets what was changed after the approval leave: %s (E05)', async (_what, change) => {
     const gate = await newGate(ledger);
     await decide(gate);
     await ledger.rows(`update holdfast.effects set ${change} where run_id = $1`, gate.run.runId);
@@ -175,7 +175,7 @@ describe('the claim', () => {
 });
 
 describe('of words at once', () => {
-  test('two hundred approvals are one decision', async () => {
+  test('two hundred approvals are one decision (E06)', async () => {
     const gate = await newGate(ledger);
     const answers = await Promise.all(
       Array.from({ length: 200 }, (_, index) => said(gate, { actorId: `user:${index}` })),
@@ -186,7 +186,7 @@ describe('of words at once', () => {
     expect(await ask(gate.call)).toBe('claimed');
   });
 
-  test('a yes and a no are one, and the claim follows the row', async () => {
+  test('a yes and a no are one, and the claim follows the row (E07)', async () => {
     for (let round = 0; round < 20; round += 1) {
       const gate = await newGate(ledger);
       const [yes, no] = await Promise.all([
@@ -198,7 +198,7 @@ describe('of words at once', () => {
     }
   });
 
-  test('two hundred at the instant of expiry are each approved or expired, never both', async () => {
+  test('two hundred at the instant of expiry are each approved or expired, never both (E02)', async () => {
     const calls = Array.from({ length: 200 }, () => callOf('opaque', { approval: 'required' }));
     const run = await ledger.newStep(calls);
     const seen = new Set<string>();
@@ -280,7 +280,7 @@ describe('who may decide', () => {
 });
 
 describe('a decision', () => {
-  test('sent again with its key is the same; with other words, or by another, it is another', async () => {
+  test('sent again with its key is the same; with other words, or by another, it is another (E04)', async () => {
     const gate = await newGate(ledger, { quorum: 2 });
     const idempotencyKey = randomUUID();
     expect(await said(gate, { idempotencyKey })).toBe('decided');
@@ -329,7 +329,7 @@ describe('a decision', () => {
     expect(await fates(gate.run)).toStrictEqual(['pause applied', 'resume applied']);
   });
 
-  test('before a cancel lets nothing leave after it, and after a cancel there is none', async () => {
+  test('before a cancel lets nothing leave after it, and after a cancel there is none (E10)', async () => {
     const [before, after] = [await newGate(ledger), await newGate(ledger)];
     await decide(before);
     for (const gate of [before, after]) await submit(gate.run, 'cancel');
@@ -369,7 +369,7 @@ describe('a decision', () => {
   });
 });
 
-test('done, failed, refused and not answered are four different ends, in the ledger and for the model', async () => {
+test('done, failed, refused and not answered are four different ends, in the ledger and for the model (case 30)', async () => {
   const run = await ledger.newStep(
     Array.from({ length: 4 }, () => callOf('opaque', { approval: 'required' })),
   );

@@ -255,7 +255,7 @@ describe('the fate of a command', () => {
   });
 });
 
-test('in any order of commands and safe points the ledger judges by the table and never leaves it', async () => {
+test('in any order of commands and safe points the ledger judges by the table and never leaves it (E14)', async () => {
   type Act = CommandKind | 'safe_point' | 'end';
   const acts = fc.array(fc.constantFrom<Act>(...COMMAND_KINDS, 'safe_point', 'safe_point', 'end'), {
     minLength: 3,

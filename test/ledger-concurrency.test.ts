@@ -107,7 +107,7 @@ describe('a writer that commits late', () => {
   const warn = (db: pg.Client, run: LedgerRun, from: number) =>
     commitTrail(db, run, { from, entries: [{ kind: 'warning', code: `w${from}` }] });
 
-  test('is waited for: no later number is visible before its own', async () => {
+  test('is waited for: no later number is visible before its own (C17)', async () => {
     const run = await ledger.newStep([callOf('keyed')]);
     const claim = await run.call(0).claimed();
     const slow = await connect();

@@ -205,7 +205,7 @@ const broken = (call: Promise<unknown>): Promise<unknown> =>
 
 describe('an answer that was lost', () => {
   test.each(CASES.map((one, index) => [index, one.name, one] as const))(
-    '%i of ledger/%s: the row was there, and asking again writes no second one',
+    '%i of ledger/%s: the row was there, and asking again writes no second one (A02, A11)',
     async (_, name, { prepare }) => {
       const { runId, call } = await prepare();
       const cuts = proxy.cuts;
@@ -221,7 +221,7 @@ describe('an answer that was lost', () => {
     },
   );
 
-  test('gives the claim to the attempt that made it, and to nobody else', async () => {
+  test('gives the claim to the attempt that made it, and to nobody else (A04)', async () => {
     const { run } = await ledger.newCall('opaque');
     const claim = { trail: trailOf(run), redo: 0, attemptId: newId('att'), worker: 'w', leaseMarginMs: 0 };
     proxy.cutReplyAfter('ledger/claim-effect');

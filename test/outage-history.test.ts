@@ -35,7 +35,7 @@ test.concurrent(
 );
 
 test.concurrent(
-  'a run whose workflow is ended by the limit is shown as failed within a minute, with the reason',
+  'a run whose workflow is ended by the limit is shown as failed within a minute, with the reason (D06)',
   async () => {
     // The worker process continues as new only far beyond this server's limit.
     const world = await startWorld({ temporal: temporal.way, workers: 0, script: LONG });

@@ -40,7 +40,7 @@ beforeAll(async () => {
   await worker.ready;
 }, 90_000);
 
-test('a backend killed with -9 ends every session: the API says 503 until Postgres has recovered', async () => {
+test('a backend killed with -9 ends every session: the API says 503 until Postgres has recovered (C03)', async () => {
   const runs = await admitAll(3);
   await postgres.killBackend();
   const answers = await answersUntilServed();
@@ -50,7 +50,7 @@ test('a backend killed with -9 ends every session: the API says 503 until Postgr
   await allCompleteOnce(runs);
 }, 60_000);
 
-test('the postmaster killed with -9 again and again: every run completes, every effect once', async () => {
+test('the postmaster killed with -9 again and again: every run completes, every effect once (C04)', async () => {
   // Slow enough that a kill meets runs at work.
   world.target.dial({ mode: 'late', delayMs: 200 });
   const runs: string[] = [];
@@ -66,7 +66,7 @@ test('the postmaster killed with -9 again and again: every run completes, every 
   world.target.reset();
 }, 90_000);
 
-test('Postgres away for 20 s: nothing fails, nothing is half-started, and all goes on where it was', async () => {
+test('Postgres away for 20 s: nothing fails, nothing is half-started, and all goes on where it was (C05)', async () => {
   const held = await Promise.all([0, 1, 2].map(() => api.admit(`mail ${randomUUID()}`)));
   for (const runId of held) world.target.dial({ mode: 'hold_after', key: keyOf(runId), times: 1 });
   const unclear = await api.admit(`mail ${randomUUID()}`);
@@ -106,7 +106,7 @@ test('Postgres away for 20 s: nothing fails, nothing is half-started, and all go
   expect(await judge(world, world.targetLog())).toEqual([]);
 }, 90_000);
 
-test('the worker refuses a Postgres that may lose commits, in one line, however that was set', async () => {
+test('the worker refuses a Postgres that may lose commits, in one line, however that was set (C15)', async () => {
   const database = new URL(postgres.url).pathname.slice(1);
   const user = new URL(postgres.url).username;
   const role = `alter role ${user} in database ${database}`;

@@ -23,7 +23,7 @@ beforeAll(async () => {
   await worker.ready;
 });
 
-test('an idle session that is ended ends no process: the next request and the next run go through', async () => {
+test('an idle session that is ended ends no process: the next request and the next run go through (C02)', async () => {
   await until('both listen', async () => (await sessions('query like $1', 'listen %')) === 2);
   await until('nobody is at work', async () => (await sessions(`state <> 'idle'`)) === 0);
   expect(await strike()).toBeGreaterThanOrEqual(2);
@@ -33,7 +33,7 @@ test('an idle session that is ended ends no process: the next request and the ne
   await until('both listen again', async () => (await sessions('query like $1', 'listen %')) === 2);
 });
 
-test('every session ended again and again for 15 s while ten runs work: no row or effect lost or doubled', async () => {
+test('every session ended again and again for 15 s while ten runs work: no row or effect lost or doubled (C01)', async () => {
   let struck = 0;
   let isOver = false;
   const storm = (async () => {

@@ -29,7 +29,7 @@ beforeAll(async () => {
 });
 
 describe('a start', () => {
-  test('whose notification nobody heard is made by a worker within seconds, once', async () => {
+  test('whose notification nobody heard is made by a worker within seconds, once (D03)', async () => {
     const own = await startWorld({ workers: 0 });
     const before = await own.admit();
     const worker = own.startWorkerProcess();
@@ -45,7 +45,7 @@ describe('a start', () => {
     await worker.signal('SIGTERM');
   });
 
-  test('whose reply was lost is a start: one workflow, confirmed', async () => {
+  test('whose reply was lost is a start: one workflow, confirmed (D04)', async () => {
     const { starter, proxy } = await starterByProxy();
     const runId = await world.admit();
     proxy.cutReplyAfter(runId);
@@ -82,7 +82,7 @@ describe('a start', () => {
     await own.waitFor(refused, 'completed');
   });
 
-  test('of a run that has ended is refused by the ledger, also when Temporal has forgotten the run', async () => {
+  test('of a run that has ended is refused by the ledger, also when Temporal has forgotten the run (D05)', async () => {
     const runId = await world.run();
     await world.waitFor(runId, 'completed');
     const before = await everythingOf(runId);
@@ -188,7 +188,7 @@ describe('a sweep', () => {
 });
 
 // FAULTS D13: what Temporal would refuse for its size never gets that far.
-test('content up to the largest body that the API takes reaches no payload of Temporal; one byte more writes nothing', async () => {
+test('content up to the largest body that the API takes reaches no payload of Temporal; one byte more writes nothing (case 71, D13)', async () => {
   const api = await startTestApi({ databaseUrl: world.databaseUrl });
   const bodyOf = (bytes: number): string => {
     const frame = JSON.stringify(startBody({ agent: AGENT, input: '' }));

@@ -3,15 +3,23 @@ import { beforeAll, expect, test } from 'vitest';
 import type { RunState } from '../shared/domain/run-machine.js';
 import type { Dial } from './support/http-target.js';
 import { asks, inputs } from './support/input-world.js';
+import { untilGated, waits } from './support/desk-world.js';
 import { judge } from './support/judge.js';
-import { type OwnApi, type OwnTemporal, startOwnApi, startOwnTemporal } from './support/own-stack.js';
+import {
+  type OwnApi,
+  type OwnPostgres,
+  type OwnTemporal,
+  startOwnApi,
+  startOwnPostgres,
+  startOwnTemporal,
+} from './support/own-stack.js';
 import type { TestProcess } from './support/processes.js';
 import { arrived, checkRun } from './support/run-checks.js';
 import { call, DONE, reply, when } from './support/scripts.js';
 import { keyOf, startWorld, until, type World } from './support/world.js';
 import { usualScript } from './support/world-project.js';
 
-// Goal: Temporal killed with -9 loses no run and repeats no effect; while it is away the API admits and reads. Method: a
+// Goal: Temporal killed with -9 loses no run and repeats no effect; while it is away the API admits and reads; nor does the end of everything at once. Method: a
 // dev server of our own over a file, a worker and an API as production runs them, runs parked in every state that this
 // build can reach, one kill, one restart.
 
@@ -41,6 +49,7 @@ const PARKED: Readonly<Record<string, Parked>> = {
 };
 const TIMES = 2;
 
+let postgres: OwnPostgres;
 let temporal: OwnTemporal;
 let world: World;
 let api: OwnApi;
@@ -48,9 +57,10 @@ let worker: TestProcess;
 const runs: { readonly runId: string; readonly parked: Parked }[] = [];
 
 beforeAll(async () => {
-  temporal = await startOwnTemporal();
+  [postgres, temporal] = await Promise.all([startOwnPostgres(), startOwnTemporal()]);
   world = await startWorld({
     workers: 0,
+    databaseUrl: postgres.url,
     temporal: temporal.way,
     questions: { ask_desk: asks() },
     script: {
@@ -69,7 +79,7 @@ beforeAll(async () => {
   await worker.ready;
 }, 90_000);
 
-test('Temporal killed with -9 among runs in every state: all go on, and no effect is repeated', async () => {
+test('Temporal killed with -9 among runs in every state: all go on, and no effect is repeated (D01)', async () => {
   await park();
   await temporal.kill();
 
@@ -107,6 +117,37 @@ test('Temporal killed with -9 among runs in every state: all go on, and no effec
   }
   expect(await judge(world, world.targetLog())).toEqual([]);
   expect(await Promise.race([worker.ended, Promise.resolve('works on')])).toBe('works on');
+}, 120_000);
+
+test('an approval outlives the kill of everything, and a yes without Temporal is taken up once it is back (E01, case 21)', async () => {
+  const contract = { effects: { mail: { approval: 'required' } } };
+  const runId = await world.admit({ input: `mail ${randomUUID()}`, contract });
+  await world.starter.round();
+  const [before] = await untilGated(world, runId);
+  await api.process.signal('SIGKILL');
+  await worker.signal('SIGKILL');
+  await temporal.kill();
+  await postgres.kill();
+  await postgres.start();
+  expect(await waits(world, runId)).toEqual([before]);
+
+  api = await startOwnApi(world, temporal.address);
+  for (let time = 0; time < 2; time += 1) {
+    const said = await fetch(`${api.url}/v1/interrupts/${before?.interrupt_id}/resolve`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', 'idempotency-key': runId, 'holdfast-actor': 'ben' },
+      body: JSON.stringify({ decision: 'approve', scope_sha256: before?.scope_sha256 }),
+    });
+    expect([said.status, await said.json()]).toMatchObject([200, { state: 'approved', approvals: 1 }]);
+  }
+  expect(arrived(world, runId)).toEqual({});
+  await temporal.start();
+  worker = world.startWorkerProcess();
+  await world.waitFor(runId, 'completed', 60_000);
+  expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
+  const { scope_sha256, expires_at } = before!;
+  expect(await waits(world, runId)).toMatchObject([{ scope_sha256, expires_at, state: 'consumed' }]);
+  await checkRun(world, runId);
 }, 120_000);
 
 test('a worker that is asked to stop while Temporal is away ends by itself, with its starts untold', async () => {

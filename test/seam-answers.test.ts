@@ -80,7 +80,7 @@ describe('a target that answers', () => {
   });
 
   test.each(Object.entries({ ...BODIES, ...BYTES }))(
-    '%s is done once, and kept byte for byte up to the cap',
+    '%s is done once, and kept byte for byte up to the cap (A14, A15)',
     async (name, sent) => {
       const runId = runs.get(name)!;
       await world.waitFor(runId, 'completed');
@@ -102,7 +102,7 @@ describe('a target that answers', () => {
     }
   });
 
-  test('a function tool that returns 3 MB is done once, and marked as cut', async () => {
+  test('a function tool that returns 3 MB is done once, and marked as cut (A14)', async () => {
     const runId = runs.get('bulk')!;
     await world.waitFor(runId, 'completed');
     expect(await world.receipts(runId)).toMatchObject([{ status: 'succeeded', truncated: true }]);
@@ -129,7 +129,7 @@ describe('a way to the target', () => {
   });
 
   // FAULTS A17.
-  test('that refuses connections proves that nothing left: every class waits, and goes on when it can', async () => {
+  test('that refuses connections proves that nothing left: every class waits, and goes on when it can (A17)', async () => {
     await proxy.refuse();
     const runIds = await runOfEachClass();
     for (const runId of runIds) {
@@ -147,7 +147,7 @@ describe('a way to the target', () => {
   });
 
   // FAULTS A08: the answer never comes, and comes when nobody listens any more.
-  test('that swallows answers ends the call by its own time-out, and a late answer is heard by nobody', async () => {
+  test('that swallows answers ends the call by its own time-out, and a late answer is heard by nobody (A08)', async () => {
     proxy.blackhole('to_client');
     const runIds = await runOfEachClass({ timeouts: { tool_seconds: 1 } });
     for (const runId of runIds) {
@@ -190,7 +190,7 @@ describe('a way to the target', () => {
 });
 
 // FAULTS A13: the worker has the receipt stored and cannot tell Temporal.
-test('a worker whose reports to Temporal are lost is taken for lost, and its receipt is the answer', async () => {
+test('a worker whose reports to Temporal are lost is taken for lost, and its receipt is the answer (A13)', async () => {
   await cutOffWorker;
 }, 90_000);
 

@@ -29,7 +29,7 @@ test('a worker whose grace runs out during an effect leaves an unknown outcome, 
 // Goal: no number of dead workers loses a run or repeats an effect (FAULTS B04). Method: ten times over, a new worker
 // process is killed with -9 as soon as the target has heard from it, with runs of five effects on the way and new ones
 // coming; then one worker lives.
-describe('killing every worker with -9, ten times', () => {
+describe('killing every worker with -9, ten times (B04)', () => {
   const KILLS = 10;
   const trips: string[] = [];
   const mails: string[] = [];

@@ -17,6 +17,7 @@ import {
 import type { ToolContext, ToolDefinition } from '../activities/tools/define-tool.js';
 import { RESULT_BYTES_MAX } from '../activities/tools/tool.js';
 import type { ToolAnswer, ToolBody, ToolCall } from '../activities/tools/tool.js';
+import { until } from './support/until.js';
 
 const anything = { type: 'object' } as const;
 type Loose = ToolDefinition<typeof anything>;
@@ -210,16 +211,35 @@ describe('time', () => {
     const controller = new AbortController();
     let runs = 0;
     const tool = makeTool({
-      run: () => {
+      run: (_args, { signal }) => {
         runs += 1;
         controller.abort();
-        return new Promise(() => undefined);
+        signal.throwIfAborted();
       },
     });
     const call = newCall({ signal: controller.signal });
     expect(await tool.call(call)).toMatchObject({ kind: 'unknown', reason: 'aborted' });
     expect(await tool.call(call)).toEqual({ kind: 'not_sent', reason: 'aborted_before_send' });
     expect(runs).toBe(1);
+  });
+
+  test('is not over before the function is: what it says after the abort counts', async () => {
+    const controller = new AbortController();
+    let stop: (() => void) | undefined;
+    const tool = makeTool({
+      run: () => {
+        controller.abort();
+        return new Promise((resolve) => {
+          stop = () => resolve(rejected({ status: 'stopped' }));
+        });
+      },
+    });
+    let isOver = false;
+    const answer = tool.call(newCall({ signal: controller.signal })).finally(() => (isOver = true));
+    await until('it runs', () => stop !== undefined);
+    expect(isOver).toBe(false);
+    stop?.();
+    expect(await answer).toMatchObject({ kind: 'rejected', status: 'stopped' });
   });
 });
 

@@ -177,7 +177,7 @@ const OUTCOMES: readonly (readonly [TargetMode, string])[] = [
 ];
 
 describe('an answer', () => {
-  test.each(OUTCOMES)('%s is %s, and is asked for once', async (mode, expected) => {
+  test.each(OUTCOMES)('%s is %s, and is asked for once (A16)', async (mode, expected) => {
     const tool = makeTool();
     const call = newCall();
     target.dial({ mode, key: call.idempotencyKey });
@@ -226,14 +226,14 @@ describe('an answer', () => {
     expect(answer.body.truncated).toBe(true);
   });
 
-  test('is the first of two on one connection', async () => {
+  test('is the first of two on one connection (A21)', async () => {
     target.dial({ mode: 'two_answers', times: 1 });
     const answer = await makeTool().call(newCall());
     if (answer.kind !== 'succeeded') throw new Error(summary(answer));
     expect(JSON.parse(new TextDecoder().decode(answer.body.bytes))).toMatchObject({ status: 'done' });
   });
 
-  test('that echoes another key, or does not fit the schema, is none', async () => {
+  test('that echoes another key, or does not fit the schema, is none (A21)', async () => {
     const echoing = makeTool({ keyEcho: '/key' });
     expect(summary(await echoing.call(newCall()))).toBe('succeeded');
     target.dial({ mode: 'other_key_echo', times: 1 });
@@ -252,15 +252,18 @@ describe('an answer', () => {
 });
 
 describe('time', () => {
-  test.each(['hold_after', 'slow_drip'] as const)('ends %s by the total limit, as unknown', async (mode) => {
-    const tool = makeTool({ timeoutSeconds: 1 });
-    const call = newCall();
-    target.dial({ mode, key: call.idempotencyKey, delayMs: 100 });
-    const startedMs = performance.now();
-    expect(summary(await tool.call(call))).toBe('unknown timed_out');
-    expect(performance.now() - startedMs).toBeLessThan(2500);
-    expect(arrivals(call.idempotencyKey)).toBe(1);
-  });
+  test.each(['hold_after', 'slow_drip'] as const)(
+    'ends %s by the total limit, as unknown (A20)',
+    async (mode) => {
+      const tool = makeTool({ timeoutSeconds: 1 });
+      const call = newCall();
+      target.dial({ mode, key: call.idempotencyKey, delayMs: 100 });
+      const startedMs = performance.now();
+      expect(summary(await tool.call(call))).toBe('unknown timed_out');
+      expect(performance.now() - startedMs).toBeLessThan(2500);
+      expect(arrivals(call.idempotencyKey)).toBe(1);
+    },
+  );
 
   test('ends before the budget of the caller does', async () => {
     target.dial({ mode: 'hold_before', times: 1 });

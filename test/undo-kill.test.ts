@@ -66,7 +66,7 @@ beforeAll(async () => {
   await world.startWorker({ options: { maxCachedWorkflows: 0 } });
 }, 120_000);
 
-describe('a worker that is killed while its run undoes what it did', () => {
+describe('a worker that is killed while its run undoes what it did (A24)', () => {
   test.each(Object.entries(CUT_AT))(
     'at %s leaves the rest to another',
     async (point, expected) => {

@@ -86,7 +86,7 @@ async function ledgerBytes(world: World): Promise<number> {
 
 const historyBytes = ({ executions }: LongRun) => executions.reduce((sum, { bytes }) => sum + bytes, 0);
 
-describe('68: 150 turns with results of 5 KB', () => {
+describe('case 68: 150 turns with results of 5 KB', () => {
   test('complete, over several executions, each far from the limit of a history', async () => {
     expect(await whole.world.runRow(whole.runId)).toMatchObject({ state: 'completed' });
     expect(whole.executions.length).toBeGreaterThan(2);
@@ -132,7 +132,7 @@ describe('68: 150 turns with results of 5 KB', () => {
   });
 });
 
-test('70: Postgres too grows with the turns, not with their square', () => {
+test('case 70: Postgres too grows with the turns, not with their square', () => {
   expect(whole.postgresBytes / half.postgresBytes).toBeGreaterThan(1.7);
   expect(whole.postgresBytes / half.postgresBytes).toBeLessThan(2.3);
 });

@@ -130,7 +130,7 @@ describe('a target that asks to come later', () => {
     await checkRun(world, runId);
   });
 
-  test('is not waited for longer than the contract allows, and its word stays visible', async () => {
+  test('is not waited for longer than the contract allows, and its word stays visible (A19)', async () => {
     const retryAfter = String(2 * DAY);
     const runId = await runInto('pay', { mode: 'throttle_429', retryAfter });
     await world.waitFor(runId, 'completed');
@@ -171,7 +171,7 @@ test('a target that cannot be reached is tried again soon, whatever the class, a
 });
 
 describe('a target that works on the key already', () => {
-  test('is asked again under the same key until it has an answer', async () => {
+  test('is asked again under the same key until it has an answer (A18)', async () => {
     const runId = await runInto('pay', { mode: 'in_progress_409', retryAfter: '30', times: 3 });
     await world.waitFor(runId, 'retry_wait');
     await skipping.skip(29);

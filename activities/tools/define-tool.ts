@@ -35,7 +35,10 @@ export interface ToolContext {
   readonly tenantId: string;
   /** From 1; in a probe 0. */
   readonly attempt: number;
-  /** Aborts on time-out, cancel and shutdown. What comes back later is not heard. */
+  /**
+   * Aborts on time-out, cancel and shutdown: stop, and end what you started. The run waits until `run` has ended, for
+   * the rest of its time and a moment; what comes back after that is kept as evidence.
+   */
   readonly signal: AbortSignal;
   /** The platform's fetch, aborted with `signal`; follows no redirect unless told to, retries nothing. */
   readonly fetch: typeof fetch;
@@ -133,9 +136,10 @@ async function callFunction<Input extends z.ZodType | JsonObject>(
     if (deadline.cause() !== null) return notSentAnswer('aborted_before_send');
     const read = await readArguments(definition.input, call.arguments);
     if (!read.ok) return notSentAnswer('arguments_invalid');
-    const answer = runFunction(() => definition.run(read.value, contextOf(call, call.attempt, deadline)));
-    const settled = await withinDeadline(answer, deadline);
-    if (typeof settled === 'string') return unknownAnswer(settled);
+    // Waited for past the deadline too: what still runs may still do it.
+    const settled = await runFunction(() =>
+      definition.run(read.value, contextOf(call, call.attempt, deadline)),
+    );
     // A tool that gave up because we told it to throws too: say why it was told.
     const cause = deadline.cause();
     const isEcho = cause !== null && settled.kind === 'unknown';

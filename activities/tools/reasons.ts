@@ -38,6 +38,8 @@ export const UNKNOWN_REASONS = [
   'content_type_unexpected',
   'schema_mismatch',
   'server_error',
+  /** It was told to stop and did not: it may do it yet, so a query that does not find it proves nothing. */
+  'still_running',
   'timed_out',
   'tool_error',
   'tool_threw',

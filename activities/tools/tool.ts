@@ -91,6 +91,7 @@ export interface Tool {
   /** Its calls take the fast lane; see `SHORT_SECONDS_MAX`. */
   readonly short: boolean;
   readonly timeoutSeconds: number;
+  /** Answers when nothing of the call runs in this process any more; whoever calls bounds the wait. */
   call(call: ToolCall): Promise<ToolAnswer>;
   /** Asks the target what became of a key. Sends nothing that changes anything. */
   probe?(query: Omit<ToolCall, 'attempt'>): Promise<ProbeAnswer>;

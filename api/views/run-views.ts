@@ -269,7 +269,18 @@ export const RunView = z
       .strictObject({
         outcome: State,
         reason: z.string().nullable(),
-        actor_id: z.string(),
+        actor_id: z.string().meta({ description: 'Who wrote the last move: the workflow, as a rule.' }),
+        cancel: z
+          .strictObject({
+            command_id: z.string(),
+            actor_id: z.string(),
+            authority: z.string(),
+            reason: z.string().nullable(),
+          })
+          .nullable()
+          .meta({
+            description: 'Who asked for the cancel that ended it, and why; null for every other end.',
+          }),
         ended_at: Time,
         last_message: AnyJson.meta({
           description: 'What the model said last: the answer of a completed run, else the partial result.',

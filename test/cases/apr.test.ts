@@ -1,12 +1,14 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { ProblemView } from '../../api/views/common.js';
-import { InterruptView } from '../../api/views/desk-views.js';
-import { type Gate, newGate } from '../support/desk.js';
+import { InterruptListView, InterruptView } from '../../api/views/desk-views.js';
+import { RunView } from '../../api/views/run-views.js';
+import { decide, type Gate, newGate } from '../support/desk.js';
+import { openStream } from '../support/event-stream.js';
 import { type LedgerWorld, openLedger } from '../support/ledger-world.js';
 import { startBody, startTestApi, type TestApi } from '../support/test-api.js';
 
-// Cases 101 and 102: what decides is the server's own record of the call and of who speaks, never what is sent beside.
+// Cases from the field of kind APR: what decides is the server's own record of the call and of who speaks, never what is sent beside.
 
 let ledger: LedgerWorld;
 let api: TestApi;
@@ -28,6 +30,47 @@ const codeOf = async (response: Response): Promise<string> =>
   response.ok ? 'decided' : ProblemView.parse(await response.json()).code;
 const readOf = async ({ interruptId }: Gate) =>
   InterruptView.parse(await (await api.request(`/v1/interrupts/${interruptId}`)).json());
+
+test('case 22: a yes after the no, when the run is over, is refused, and changes nothing', async () => {
+  const gate = await newGate(ledger);
+  await decide(gate, { decision: 'deny' });
+  expect(await gate.call.ask()).toBe('denied');
+  await gate.run.commit({ kind: 'move', to: 'completed', reason: 'answer_final' });
+  const before = [await ledger.footprint(gate.run.runId), await readOf(gate)];
+  const late = await resolve(gate.interruptId, gate.scopeSha256);
+  expect([late.status, await codeOf(late)]).toStrictEqual([409, 'interrupt_decided']);
+  expect([await ledger.footprint(gate.run.runId), await readOf(gate)]).toStrictEqual(before);
+});
+
+test('case 28: who comes later sees what is asked, and who comes back sees that it was answered', async () => {
+  const gate = await newGate(ledger);
+  const { runId } = gate.run;
+  const typesOf = (reader: { readonly events: readonly { readonly type: string }[] }) =>
+    reader.events.map(({ type }) => type).filter((type) => type.startsWith('interrupt.'));
+  const listed = async () =>
+    InterruptListView.parse(await (await api.request(`/v1/interrupts?run_id=${runId}`)).json()).interrupts;
+  const waitedFor = async () =>
+    RunView.parse(await (await api.request(`/v1/runs/${runId}`)).json()).control.interrupts;
+  const a = await openStream(api, runId);
+  await a.seen((await ledger.events(runId)).length);
+  const last = a.events.at(-1)?.id ?? 0;
+  a.cut();
+
+  const b = await openStream(api, runId);
+  await b.seen(last);
+  expect(typesOf(b)).toStrictEqual(['interrupt.opened']);
+  for (const seen of [await listed(), await waitedFor()]) {
+    expect(seen).toMatchObject([{ interrupt_id: gate.interruptId }]);
+  }
+  expect((await resolve(gate.interruptId, gate.scopeSha256)).status).toBe(200);
+
+  const back = await openStream(api, runId, { lastEventId: last });
+  await back.seen(1);
+  expect(typesOf(back)).toStrictEqual(['interrupt.decided']);
+  expect(back.events[0]?.data).toMatchObject({ interrupt_id: gate.interruptId, state: 'approved' });
+  expect([await listed(), await waitedFor()]).toStrictEqual([[], []]);
+  for (const reader of [b, back]) reader.cut();
+});
 
 describe('case 101: approvals, calls and results that a client makes up', () => {
   test('are refused, and nothing runs', async () => {

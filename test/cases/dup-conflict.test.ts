@@ -12,7 +12,7 @@ import { keyOf, startWorld, type World } from '../support/world.js';
 
 // Cases 11 and 13: what a target says of a key that it knows already, and a call that goes on longer than anybody waits.
 
-describe('11: an unclear payment whose retry meets its own key', () => {
+describe('case 11: an unclear payment whose retry meets its own key', () => {
   let world: World;
   beforeAll(async () => {
     world = await startWorld({ script: script(when('pay', reply('pay'), DONE)) });
@@ -59,7 +59,7 @@ function arrivedAt(world: World, runId: string): number {
   return arrived(world, runId)[keyOf(runId)] ?? 0;
 }
 
-describe('13: a tool server that works longer than the limit and says so all the while', () => {
+describe('case 13: a tool server that works longer than the limit and says so all the while', () => {
   let folder: string;
   let world: World;
   const connections: McpConnection[] = [];

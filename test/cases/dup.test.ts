@@ -56,7 +56,7 @@ async function replaceWorker(): Promise<void> {
   worker = await world.startWorker();
 }
 
-test('1: a call that waits for a person does not make its neighbour run again', async () => {
+test('case 1: a call that waits for a person does not make its neighbour run again', async () => {
   const runId = await world.run({ input: 'one', contract: asksFirst('mail') });
   await world.waitFor(runId, 'awaiting_approval');
   await replaceWorker();
@@ -77,7 +77,7 @@ test('1: a call that waits for a person does not make its neighbour run again', 
 });
 
 test.each(['undisturbed', 'with an activity lost after the second receipt'])(
-  '2: calls that were done are not done again beside the one that is retried, %s',
+  'case 2: calls that were done are not done again beside the one that is retried, %s',
   async (how) => {
     const runId = await world.admit({ input: 'two' });
     world.target.dial({ mode: 'drop_before', key: keyOf(runId, { slot: 2 }), times: 1 });
@@ -94,7 +94,7 @@ test.each(['undisturbed', 'with an activity lost after the second receipt'])(
   },
 );
 
-describe('4: done and not told', () => {
+describe('case 4: done and not told', () => {
   test('where keys are honoured the same key goes out again, and is done once', async () => {
     const runId = await world.admit({ input: 'pay' });
     world.faults.add({ runId, point: 'act.after_call', mode: 'throw' });
@@ -116,7 +116,7 @@ describe('4: done and not told', () => {
   });
 });
 
-test('5: a stored answer is used after every fault, so other words never make another payment', async () => {
+test('case 5: a stored answer is used after every fault, so other words never make another payment', async () => {
   const runId = await world.admit({ input: 'five' });
   world.faults.add({ runId, point: 'think.after_commit', mode: 'throw' });
   world.faults.add({ runId, point: 'act.after_settle', mode: 'throw' });
@@ -128,7 +128,7 @@ test('5: a stored answer is used after every fault, so other words never make an
   await checkRun(world, runId);
 });
 
-test('6: two calls of the same words are two effects, with another worker between them too', async () => {
+test('case 6: two calls of the same words are two effects, with another worker between them too', async () => {
   const runId = await world.admit({ input: 'six' });
   world.target.dial({ mode: 'hold_after', key: keyOf(runId), times: 1 });
   await world.starter.round();
@@ -140,7 +140,7 @@ test('6: two calls of the same words are two effects, with another worker betwee
   await checkRun(world, runId);
 });
 
-test('7: news that reaches a working run does not start its step a second time', async () => {
+test('case 7: news that reaches a working run does not start its step a second time', async () => {
   const runId = await world.admit({ input: 'pay' });
   world.target.dial({ mode: 'hold_before', key: keyOf(runId), times: 1 });
   await world.starter.round();
@@ -182,7 +182,7 @@ test('case 7: messages and a read while a step works are taken up after its resu
   for (const id of await thread.runIds()) await checkRun(world, id);
 });
 
-describe('8: a call that outlives its time-out and is done after all', () => {
+describe('case 8: a call that outlives its time-out and is done after all', () => {
   test('is sent again under its key where that is honoured, and done once', async () => {
     const runId = await world.admit({ input: 'brisk' });
     world.target.dial({ mode: 'hold_before', key: keyOf(runId), times: 1 });
@@ -210,7 +210,7 @@ describe('8: a call that outlives its time-out and is done after all', () => {
   });
 });
 
-test('9: one start, posted three times at once, is one run, one workflow and one effect', async () => {
+test('case 9: one start, posted three times at once, is one run, one workflow and one effect', async () => {
   const request = { input: 'pay', idempotencyKey: `start-${world.taskQueue}` };
   const ids = await Promise.all([world.admit(request), world.admit(request), world.admit(request)]);
   expect(new Set(ids).size).toBe(1);
@@ -223,7 +223,7 @@ test('9: one start, posted three times at once, is one run, one workflow and one
   await checkRun(world, runId);
 });
 
-test('10: whoever comes up and looks around leaves a live call alone', async () => {
+test('case 10: whoever comes up and looks around leaves a live call alone', async () => {
   const runId = await world.admit({ input: 'lasting' });
   world.target.dial({ mode: 'hold_before', key: keyOf(runId), times: 1 });
   await world.starter.round();
@@ -243,7 +243,7 @@ test('10: whoever comes up and looks around leaves a live call alone', async () 
   await checkRun(world, runId);
 });
 
-describe('12: claimed, and the worker gone before anything was sent', () => {
+describe('case 12: claimed, and the worker gone before anything was sent', () => {
   test('where nobody can tell, a person is asked', async () => {
     const runId = await world.admit({ input: 'mail' });
     world.faults.add({ runId, point: 'act.after_claim', mode: 'throw' });
@@ -271,7 +271,7 @@ describe('12: claimed, and the worker gone before anything was sent', () => {
   });
 });
 
-test('14: a waiting run goes on from its wait on another worker, and nothing before it happens again', async () => {
+test('case 14: a waiting run goes on from its wait on another worker, and nothing before it happens again', async () => {
   const runId = await world.run({ input: 'fourteen', contract: asksFirst('mail') });
   await world.waitFor(runId, 'awaiting_approval');
   await worker.stop();

@@ -18,7 +18,7 @@ function resultsOf(world: World, runId: string) {
   );
 }
 
-describe('40: a call that stopped without an answer', () => {
+describe('case 40: a call that stopped without an answer', () => {
   let world: World;
   beforeAll(async () => {
     world = await startWorld({ script: script(when('both', reply('look', 'mail'), DONE)) });
@@ -44,7 +44,7 @@ describe('40: a call that stopped without an answer', () => {
   });
 });
 
-describe('41: a run that is cut off', () => {
+describe('case 41: a run that is cut off', () => {
   test('anywhere, again and again, goes on with whole histories', async () => {
     const world = await startWorld({ script: script(when('looks', ...looks, DONE)) });
     const points = FAULT_POINTS.filter((point) => /^(act|think)\./.test(point));

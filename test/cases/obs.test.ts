@@ -33,8 +33,8 @@ const toldOf = async (runId: string): Promise<string[]> => {
 const endOf = async (runId: string) =>
   (await readStory(world.db, { tenantId: 'default', runId }, { after: null, limit: 1 }))?.story.end;
 
-describe('106: replays of a workflow', () => {
-  test('write no event, count nothing and tell nobody a second time', async () => {
+describe('case 106: replays of a workflow', () => {
+  test('write no event, count nothing and tell nobody a second time (B12)', async () => {
     const undisturbed = await world.run({ input: `many ${randomUUID()}` });
     await world.waitFor(undisturbed, 'completed', 60_000);
     const own = await startWorld({ workers: 0, script: script(when('many', ...MANY, DONE)) });
@@ -66,7 +66,7 @@ describe('106: replays of a workflow', () => {
   }, 120_000);
 });
 
-describe('107: a run whose workflow somebody ended in Temporal', () => {
+describe('case 107: a run whose workflow somebody ended in Temporal', () => {
   test('is told once as what the ledger says, and its true end stays', async () => {
     const runId = await world.run({ input: `mail ${randomUUID()}`, contract: GATED });
     await untilGated(world, runId);
@@ -124,7 +124,7 @@ describe('case 108: a run that is read right after an approval', () => {
   });
 });
 
-describe('110: the end of a run', () => {
+describe('case 110: the end of a run', () => {
   test('by somebody’s cancel says who asked for it', async () => {
     const runId = await world.run({ input: `mail ${randomUUID()}`, contract: GATED });
     await untilGated(world, runId);
@@ -147,7 +147,7 @@ describe('110: the end of a run', () => {
 });
 
 describe('a message that reaches the workflow past the ledger', () => {
-  test('67, S10: wakes nothing up and approves nothing: without its row there is no approval', async () => {
+  test('case 67, S10: wakes nothing up and approves nothing: without its row there is no approval', async () => {
     const runId = await world.run({ input: `mail ${randomUUID()}`, contract: GATED });
     const [wait] = await untilGated(world, runId);
     const before = await world.transitions(runId);
@@ -167,7 +167,7 @@ describe('a message that reaches the workflow past the ledger', () => {
   });
 });
 
-describe('72: an approval at the very event that asks for it', () => {
+describe('case 72: an approval at the very event that asks for it', () => {
   test('is taken, however large the transcript is, and the call is made once', async () => {
     const api = await startTestApi({ databaseUrl: world.databaseUrl });
     const runId = await world.run({ input: `mail ${'x'.repeat(4_000_000)}`, contract: GATED });

@@ -84,7 +84,7 @@ beforeAll(async () => {
   world = skipping.world;
 });
 
-test('3: a refusal by the model ends the run once, and the work before it is not done again', async () => {
+test('case 3: a refusal by the model ends the run once, and the work before it is not done again', async () => {
   const runId = await world.run({ input: 'three' });
   await world.waitFor(runId, 'failed');
   await skipping.skip(DAY);
@@ -97,7 +97,7 @@ test('3: a refusal by the model ends the run once, and the work before it is not
   await checkRun(world, runId);
 });
 
-describe('87: a model that is asked too often', () => {
+describe('case 87: a model that is asked too often', () => {
   test('and says when to come again is asked then, and not a second before', async () => {
     const runId = await world.run({ input: 'soon' });
     await world.waitFor(runId, 'retry_wait');
@@ -133,7 +133,7 @@ describe('87: a model that is asked too often', () => {
   });
 });
 
-test('88: arguments that do not fit are answered at once, and nothing is tried or waited for', async () => {
+test('case 88: arguments that do not fit are answered at once, and nothing is tried or waited for', async () => {
   const runId = await world.run({ input: 'ten' });
   await world.waitFor(runId, 'completed');
   expect(await world.path(runId)).toEqual(['admitted', 'running', 'completed']);
@@ -143,7 +143,7 @@ test('88: arguments that do not fit are answered at once, and nothing is tried o
   await checkRun(world, runId);
 });
 
-describe('89: F10: what a model writes that is no call', () => {
+describe('case 89, F10: what a model writes that is no call', () => {
   test.each([
     ['broken', 3, 'broken JSON, null, and a tool that is not there'],
     ['fenced', 1, 'a call in a code fence'],
@@ -198,11 +198,11 @@ describe('89: F10: what a model writes that is no call', () => {
   });
 });
 
-describe('92: a tool that hangs for good and hears nothing', () => {
+describe('case 92: a tool that hangs for good and hears nothing', () => {
   test('is left after its time, and a person is asked what it did', async () => {
     const runId = await world.run({ input: 'hang_opaque' });
     await world.waitFor(runId, 'needs_reconciliation');
-    expect(await world.attempts(runId)).toMatchObject([{ outcome: 'unknown', reason: 'timed_out' }]);
+    expect(await world.attempts(runId)).toMatchObject([{ outcome: 'unknown', reason: 'still_running' }]);
     await skipping.skip(DAY);
     expect(hung['hang_opaque']).toBe(1);
     await checkRun(world, runId);
@@ -218,7 +218,7 @@ describe('92: a tool that hangs for good and hears nothing', () => {
   });
 });
 
-describe('93: a start of which one half was lost', () => {
+describe('case 93: a start of which one half was lost', () => {
   test('admitted, and nobody there to start it: the next round does, and the key finds it', async () => {
     const request = { input: 'plain', idempotencyKey: 'a start that nobody saw through' };
     const runId = await world.admit(request);

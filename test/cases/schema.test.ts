@@ -86,7 +86,7 @@ function toldOf(runId: string): string {
   return message?.role === 'tool' ? (message.results[0]?.text ?? '') : '';
 }
 
-describe('94, 95: what a tool returns', () => {
+describe('case 94, case 95: what a tool returns', () => {
   test.each(Object.entries(RETURNED))(
     '%s is stored as it is or named as what cannot be, and done once',
     async (name, { value, at }) => {
@@ -136,7 +136,7 @@ describe('94, 95: what a tool returns', () => {
   });
 });
 
-describe('96: a start that other code has written', () => {
+describe('case 96: a start that other code has written', () => {
   const settings = { heartbeatSeconds: 2, historyEventsMax: 2_000, apiUrl: '' };
   test.each([
     ['of version 99', { version: 99, continued: 0, modelIsShort: false, settings }],
@@ -168,7 +168,7 @@ describe('96: a start that other code has written', () => {
   });
 });
 
-test('97: what waits for an approval is the same before and after a restart', async () => {
+test('case 97: what waits for an approval is the same before and after a restart', async () => {
   const contract = { effects: { mail: { approval: 'required' } } };
   const runId = await world.run({ input: 'ask', contract });
   await world.waitFor(runId, 'awaiting_approval');
@@ -187,7 +187,7 @@ test('97: what waits for an approval is the same before and after a restart', as
   await checkRun(world, runId);
 });
 
-test('99: the digest of the arguments heeds what they say, and not how it is written', async () => {
+test('case 99: the digest of the arguments heeds what they say, and not how it is written', async () => {
   const runId = await world.run({ input: 'forms' });
   await world.waitFor(runId, 'completed');
   const effects = await world.rows<{ tool: string; arguments_sha256: string; idempotency_key: string }>(

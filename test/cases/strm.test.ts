@@ -1,11 +1,11 @@
 import { expect, test } from 'vitest';
-import { checkRun } from '../support/run-checks.js';
-import { script, when } from '../support/scripts.js';
-import { startWorld } from '../support/world.js';
+import { arrived, checkRun } from '../support/run-checks.js';
+import { DONE, reply, script, when } from '../support/scripts.js';
+import { keyOf, startWorld } from '../support/world.js';
 
 const ANSWER = 'The order has been looked at, and nothing about it was found to be wrong.';
 
-test('53: the text of a stream that broke stays with its attempt, and the answer is the text of the kept one', async () => {
+test('case 53: the text of a stream that broke stays with its attempt, and the answer is the text of the kept one', async () => {
   const world = await startWorld({
     script: script(
       when('talk', {
@@ -44,5 +44,37 @@ test('53: the text of a stream that broke stays with its attempt, and the answer
   });
   const order = events.map(({ type, data }) => `${type} ${String(data['attempt'] ?? '')}`);
   expect(order.lastIndexOf('model.chunk 1')).toBeLessThan(order.indexOf('model.started 2'));
+  await checkRun(world, runId);
+});
+
+test('a call in an answer that broke off is never made, and both attempts are paid for (A25)', async () => {
+  const world = await startWorld({
+    script: script(
+      when(
+        'half',
+        {
+          attempts: [
+            { pieces: ['I will ', 'write.'], ...reply('mail'), disconnectAfterChunks: 2 },
+            { text: 'Paying.', ...reply('pay') },
+          ],
+        },
+        DONE,
+      ),
+    ),
+  });
+  const runId = await world.run({ input: 'half' });
+  await world.waitFor(runId, 'completed');
+  expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
+  expect(await world.effects(runId)).toMatchObject([{ tool: 'pay', state: 'succeeded' }]);
+  const attempts = await world.rows<{ step: number; outcome: string; input_tokens: string }>(
+    'select step, outcome, input_tokens from holdfast.model_attempts where run_id = $1 order by step, attempt',
+    runId,
+  );
+  expect(attempts.map(({ step, outcome }) => `${step} ${outcome}`)).toEqual([
+    ...['1 failed', '1 answered', '2 answered'],
+  ]);
+  const spent = attempts.map(({ input_tokens }) => Number(input_tokens));
+  expect(spent[0]).toBeGreaterThan(0);
+  expect(Number((await world.runRow(runId)).input_tokens)).toBe(spent.reduce((sum, each) => sum + each, 0));
   await checkRun(world, runId);
 });

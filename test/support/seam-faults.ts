@@ -94,13 +94,13 @@ export function cutAttempts(lane: Lane): void {
     await world.starter.round();
   });
 
-  describe('an attempt that is cut off', () => {
+  describe('an attempt that is cut off (A01, A03, A05, A10, A12)', () => {
     test.each(cells(CUT_AT))('at %s, class %s: %s', async (point, kind, expected) => {
       expect(await playing.of(`${point} ${kind}`)).toBe(expected);
     });
   });
 
-  describe('a target that answers', () => {
+  describe('a target that answers (A09)', () => {
     test.each(cells(TARGET_DOES))('%s, class %s: %s', async (mode, kind, expected) => {
       expect(await playing.of(`${mode} ${kind}`)).toBe(expected);
     });
@@ -112,7 +112,7 @@ export function cutAttempts(lane: Lane): void {
     });
   });
 
-  describe('a reconciler that is cut off', () => {
+  describe('a reconciler that is cut off (A22)', () => {
     test.each(cells(QUERY_CUT_AT))('at %s, where the effect was %s: %s', async (point, truth, expected) => {
       expect(await playing.of(`${point} ${truth}`)).toBe(expected);
     });

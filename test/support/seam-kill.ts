@@ -74,12 +74,15 @@ export function killedWorkers(lane: Lane): void {
   });
 
   describe('a worker that is killed', () => {
-    test.each(cells(CUT_AT))('at %s, class %s: %s', async (point, kind, expected) => {
-      expect(await playing.of(`${point} ${kind}`)).toBe(expected);
-    });
+    test.each(cells(CUT_AT))(
+      'at %s, class %s: %s (A01, A03, A05, A10, A12)',
+      async (point, kind, expected) => {
+        expect(await playing.of(`${point} ${kind}`)).toBe(expected);
+      },
+    );
 
     test.each(cells(KILLED_WHILE))(
-      'in the middle of a request (%s), class %s: %s',
+      'in the middle of a request (%s), class %s: %s (A06, A07)',
       async (mode, kind, expected) => {
         expect(await playing.of(`${mode} ${kind}`)).toBe(expected);
       },
@@ -89,9 +92,12 @@ export function killedWorkers(lane: Lane): void {
       expect(await playing.of(point)).toBe(expected);
     });
 
-    test.each(cells(QUERY_CUT_AT))('at %s, where the effect was %s: %s', async (point, truth, expected) => {
-      expect(await playing.of(`${point} ${truth}`)).toBe(expected);
-    });
+    test.each(cells(QUERY_CUT_AT))(
+      'at %s, where the effect was %s: %s (A22)',
+      async (point, truth, expected) => {
+        expect(await playing.of(`${point} ${truth}`)).toBe(expected);
+      },
+    );
 
     // In call order: what is behind the one that waits for a person waits too.
     test('with four calls of one step in the air leaves each to the rule of its class', async () => {

@@ -71,7 +71,7 @@ export function frozenWorkers(lane: Lane): void {
     for (const [point, kind] of cells(LATE)) thawed.add(`${point} ${kind}`, lateSummaryOf(point, kind));
   }, 120_000);
 
-  describe('a worker that is frozen', () => {
+  describe('a worker that is frozen (B01, B02, B03)', () => {
     test.each(cells(CUT_AT))(
       'at %s, class %s, leaves it to another one: %s',
       async (point, kind, expected) => {
@@ -110,7 +110,7 @@ export function frozenWorkers(lane: Lane): void {
   });
 
   // FAULTS B05, by the worker that came back: it works on like any other.
-  test('a worker that is asked to stop lets its effect finish, stores the receipt and ends with code 0', async () => {
+  test('a worker that is asked to stop lets its effect finish, stores the receipt and ends with code 0 (B05)', async () => {
     await thawed.all();
     await rescuer.stop();
     const runId = await world.admit({ input: `mail ${randomUUID()}` });

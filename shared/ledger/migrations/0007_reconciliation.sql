@@ -50,6 +50,9 @@ declare
   v_settling_until timestamptz;
   v_counts boolean;
   v_equal integer;
+  -- A call that was left while it ran in a worker may do it yet: that the target knows nothing of it proves nothing.
+  v_may_run boolean := exists (
+    select from holdfast.attempts where effect_id = p_effect and reason = 'still_running');
 begin
   select * into e from holdfast.effects where effect_id = p_effect and run_id = p_run for update;
   if not found then
@@ -61,7 +64,7 @@ begin
   q := e.policy -> 'query';
   v_settling_until := e.unknown_at + make_interval(secs => (q ->> 'settlingSeconds')::float8);
   if not exists (select from holdfast.status_queries where effect_id = p_effect and query = p_query and answer = p_answer) then
-    v_counts := p_answer <> 'absent' or p_asked_at >= v_settling_until;
+    v_counts := p_answer <> 'absent' or p_asked_at >= v_settling_until and not v_may_run;
     select coalesce(max(query), 0) + 1 into v_number from holdfast.status_queries where effect_id = p_effect;
     insert into holdfast.status_queries (effect_id, query, tenant_id, run_id, answer, counts, reason, reference, body, asked_at)
       values (p_effect, v_number, e.tenant_id, p_run, p_answer, v_counts, p_reason, p_reference, p_body, p_asked_at);
@@ -73,7 +76,7 @@ begin
    where effect_id = p_effect and answer = 'absent' and asked_at >= v_settling_until and query > coalesce((
      select max(query) from holdfast.status_queries where effect_id = p_effect and answer <> 'absent'), 0);
   -- Evidence that came while the target was asked goes before `absent`.
-  if p_answer = 'found' or v_equal >= (q ->> 'equalAnswers')::int
+  if p_answer = 'found' or v_equal >= (q ->> 'equalAnswers')::int and not v_may_run
      and not exists (select from holdfast.settling_receipt(e)) then
     r := holdfast.reconcile_effect(r, e, case p_answer when 'found' then 'committed' else 'not_committed' end, 'probe',
       jsonb_build_object('query', coalesce(v_number, p_query), 'equal_answers', v_equal, 'body_sha256', p_body_sha256),

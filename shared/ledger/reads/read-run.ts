@@ -6,7 +6,7 @@ import { RUN_BUDGET_COLUMN, type RunBudgetRecord } from './read-budgets.js';
 import { cancelReportOf, controlOf, RUN_CONTROL_COLUMNS, type RunControlRow } from './run-control.js';
 import { compensationOf, RUN_COMPENSATION_COLUMN, type RunCompensationRow } from './run-compensation.js';
 import { childrenOf, LINEAGE_COLUMNS, LINEAGE_JOIN, type LineageRow } from './run-lineage.js';
-import type { OpenEffect, RetryStop, RunRecord } from './run-record.js';
+import type { EndingCancel, OpenEffect, RetryStop, RunRecord } from './run-record.js';
 
 // One statement is one snapshot: counts, open effects and state are of the same instant.
 const READ_RUN = {
@@ -41,6 +41,12 @@ const READ_RUN = {
            (select m.content from holdfast.messages m
              where m.run_id = r.run_id and m.role = 'assistant'
              order by m.turn desc, m.step desc, m.position desc limit 1) as last_message,
+           (select to_jsonb(c) from (
+              select command_id, actor_id, authority, payload ->> 'reason' as reason from holdfast.commands
+               where run_id = r.run_id and kind = 'cancel' and fate = 'applied' and created_at <= r.ended_at
+                 and (r.state = 'cancelled' or r.compensation_cause = 'cancel_requested')
+               order by created_at limit 1) c
+           ) as ended_by_cancel,
            r.compensation_cause,
            case when r.thread_id is not null then jsonb_build_object(
              'thread_id', r.thread_id, 'place', r.thread_place, 'rolled_back_by', r.rolled_back_by,
@@ -132,6 +138,7 @@ function terminalOf(row: RunRow): RunRecord['terminal'] {
     outcome: row.state,
     reason: row.reason,
     actor_id: row.last_actor_id,
+    cancel: row.ended_by_cancel,
     ended_at: isoTime(row.ended_at),
     last_message: row.last_message,
     effects: cancelReportOf(row),
@@ -202,4 +209,5 @@ interface RunRow extends RunControlRow, RunCompensationRow, LineageRow {
   readonly last_retry: RetryStop | null;
   readonly last_actor_id: string;
   readonly last_message: JsonValue;
+  readonly ended_by_cancel: EndingCancel | null;
 }

@@ -119,7 +119,9 @@ export interface RunRecord {
   readonly terminal: {
     readonly outcome: RunState;
     readonly reason: string | null;
+    /** Who wrote the last move: the workflow, as a rule. */
     readonly actor_id: string;
+    readonly cancel: EndingCancel | null;
     readonly ended_at: string;
     /** What the model said last: the answer of a completed run, the partial result of any other. */
     readonly last_message: JsonValue;
@@ -132,4 +134,12 @@ export interface RunRecord {
     readonly event_seq: number;
     readonly updated_at: string;
   };
+}
+
+/** The cancel that ended a run, in the words of whoever asked for it. */
+export interface EndingCancel {
+  readonly command_id: string;
+  readonly actor_id: string;
+  readonly authority: string;
+  readonly reason: string | null;
 }
