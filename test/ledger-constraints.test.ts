@@ -2,6 +2,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
 import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
+import { addCooldowns } from './support/cooldowns.js';
 import { delegating, newFamily, start } from './support/children.js';
 import {
   acceptJob,
@@ -125,6 +126,7 @@ beforeAll(async () => {
   await addWebhooks(ledger);
   await acceptJob(ledger, failed);
   await addRefusal(ledger);
+  await addCooldowns(ledger);
   const { child } = await newFamily(ledger);
   await child.start();
   await child.plan([delegating()]);
@@ -386,6 +388,19 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['job_acceptances', `decision = 'accepted'`, `decision = 'perhaps', evidence = '[1]'`, 'job_acceptances_decision_check'],
   ['job_acceptances', `decision = 'accepted'`, `note = repeat('n', 4001)`, 'job_acceptances_note_check'],
   ['refusals', 'true', `http_status = 500`, 'refusals_http_status_check'],
+  ['runs', `cooldown_slot_at is not null`, `cooldown_id = null`, 'slot_is_of_a_cooldown'],
+  ['cooldowns', 'true', `cooldown_id = 'cdn_1'`, 'cooldown_id_check'],
+  ['cooldowns', 'true', `kind = 'thread'`, 'cooldowns_kind_check'],
+  ['cooldowns', 'true', `target = ''`, 'cooldowns_target_check'],
+  ['cooldowns', 'true', `reason = 'billing'`, 'cooldowns_reason_check'],
+  ['cooldowns', 'true', `said_ms = -1`, 'cooldowns_said_ms_check'],
+  ['cooldowns', 'true', `stops = 0`, 'cooldowns_stops_check'],
+  ['cooldowns', 'ended_at is not null', `ended_by = 'age'`, 'cooldowns_ended_by_check'],
+  ['cooldowns', 'ended_at is not null', `ended_by = null`, 'ended_iff_by'],
+  ['cooldowns', 'ended_at is null', `ended_by = 'stop'`, 'ended_iff_by'],
+  ['cooldowns', 'cleared_at is not null', `cleared_by = null`, 'cleared_iff_by'],
+  ['cooldowns', 'cleared_at is null', `cleared_at = now()`, 'cleared_iff_by'],
+  ['cooldowns', `target = 'openai cleared'`, `target = 'openai busy'`, 'cooldowns_open'],
   // A webhook: disabled, waiting and settled each have their marks, both ways.
   ['webhook_endpoints', `state = 'active'`, `disabled_at = now()`, 'disabled_has_its_marks'],
   ['webhook_endpoints', `state = 'active'`, `disabled_by = 'person'`, 'disabled_has_its_marks'],

@@ -128,6 +128,7 @@ describe('the application', () => {
       'claim_effect',
       'claim_model_call',
       'claim_resume',
+      'clear_cooldown',
       'close_effect',
       'close_orphan',
       'commit_model_response',

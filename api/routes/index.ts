@@ -2,6 +2,7 @@ import type { Route } from '../route.js';
 import { listAgentsRoute } from './agents.js';
 import { putTenantBudgetRoute, readTenantBudgetRoute } from './budgets.js';
 import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './commands.js';
+import { clearCooldownRoute, listCooldownsRoute } from './cooldowns.js';
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
@@ -71,6 +72,8 @@ export const ROUTES: readonly Route[] = [
   listRefusalsRoute,
   putTenantBudgetRoute,
   readTenantBudgetRoute,
+  listCooldownsRoute,
+  clearCooldownRoute,
   listAgentsRoute,
   healthRoute,
   readinessRoute,

@@ -4,6 +4,7 @@ import { ON_CANCEL } from '../../shared/domain/delegates.js';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
 import { CONTROL_STATES, RUN_STATES } from '../../shared/domain/run-machine.js';
+import { COOLDOWN_KINDS } from '../../shared/ledger/reads/list-cooldowns.js';
 import { INTERRUPT_KINDS } from '../../shared/ledger/reads/list-interrupts.js';
 import { RunBudgetView } from './budget-views.js';
 import { AnyJson, NextCursor, Sha256, Time } from './common.js';
@@ -82,6 +83,17 @@ const RunControlView = z
       )
       .readonly()
       .meta({ description: 'Accepted and not carried out yet; at most 100, oldest first.' }),
+    cooldown: z
+      .strictObject({
+        cooldown_id: z.string(),
+        kind: z.enum(COOLDOWN_KINDS),
+        target: z.string(),
+        reason: z.string(),
+        until: Time,
+        turn_at: Time.meta({ description: 'When it is the run’s turn.' }),
+      })
+      .nullable()
+      .meta({ description: 'What asked to come later, while the run waits for its turn there.' }),
   })
   .meta({ id: 'RunControl' });
 

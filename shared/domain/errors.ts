@@ -26,6 +26,7 @@ export const ERRORS = {
   job_not_found: { http: 404, retry: 'never', title: 'There is no such job' },
   webhook_endpoint_not_found: { http: 404, retry: 'never', title: 'There is no such webhook endpoint' },
   webhook_delivery_not_found: { http: 404, retry: 'never', title: 'There is no such webhook delivery' },
+  cooldown_not_found: { http: 404, retry: 'never', title: 'There is no such cool-down' },
   route_not_found: { http: 404, retry: 'never', title: 'There is no such route' },
   method_not_allowed: { http: 405, retry: 'never', title: 'The route does not take this method' },
   run_ended: { http: 409, retry: 'never', title: 'The run has ended' },

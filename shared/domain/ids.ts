@@ -20,6 +20,7 @@ export const ID_PREFIXES = {
   mdl: 'model call',
   whe: 'webhook endpoint',
   whd: 'webhook delivery',
+  cdn: 'cool-down',
 } as const satisfies Record<string, string>;
 
 export type IdPrefix = keyof typeof ID_PREFIXES;

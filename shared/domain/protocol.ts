@@ -124,6 +124,20 @@ export type Held =
     }
   | { readonly kind: 'control'; readonly control: ControlState };
 
+/**
+ * What the call goes to has asked somebody to come later, and it is not this run's turn yet (SPEC 3.5). Nothing was
+ * opened and no attempt is counted; the trail was committed.
+ */
+export interface Cooling {
+  readonly kind: 'cooling';
+  readonly waitMs: number;
+  /** Attempts made so far. */
+  readonly attempt: number;
+  readonly attemptsMax: number;
+  /** Until the end of the series, or of the run where no attempt was made yet. */
+  readonly seriesMsLeft: number;
+}
+
 export interface PlannedSlot {
   readonly slot: number;
   readonly parallel: boolean;
@@ -161,6 +175,8 @@ export type ThinkAnswer =
       readonly seriesMsLeft: number;
       readonly retryAfterMs: number | null;
       readonly retryAfterMaxMs: number;
+      /** The run's turn in the cool-down that it met; absent where there is none. */
+      readonly notBeforeMs?: number;
     }
   | { readonly kind: 'exhausted' }
   /** Only a person can mend what stopped the call, and nobody has said anything yet. */
@@ -170,6 +186,7 @@ export type ThinkAnswer =
   /** Another attempt holds the call now. */
   | { readonly kind: 'late' }
   | { readonly kind: 'agent_unavailable' }
+  | Cooling
   | Held
   | Refused;
 
@@ -187,6 +204,8 @@ export interface EffectStanding {
   readonly outcome: EffectOutcome | 'lost' | null;
   readonly retryAfterMs: number | null;
   readonly retryAfterMaxMs: number;
+  /** After a stop: the run's turn in the cool-down that it met; absent where there is none. */
+  readonly notBeforeMs?: number;
   readonly onExhausted: 'tell_model' | 'fail';
   /** What an `unknown` or `not_committed` effect comes to next; null in every other state. */
   readonly next:
@@ -202,6 +221,7 @@ export type ActAnswer =
   /** The intent is written; without an approval it is never claimed. */
   | { readonly kind: 'approval_required' }
   | { readonly kind: 'key_conflict' }
+  | Cooling
   | Held
   | Refused;
 /** Where a question stands: `unanswered` also fails the run, by the question's own rule. */

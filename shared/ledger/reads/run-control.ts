@@ -1,6 +1,7 @@
 import type { CommandKind } from '../../domain/control-table.js';
 import { EFFECT_STATES, type EffectState } from '../../domain/effect-machine.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
+import type { CooldownKind } from './list-cooldowns.js';
 import { type InterruptKind, TOOL_OF_WAIT } from './list-interrupts.js';
 import { isoTime, jsonTime } from './row-values.js';
 
@@ -19,6 +20,18 @@ export interface RunControl {
   readonly interrupts: readonly OpenInterrupt[];
   /** Commands in force that the run has not carried out yet; at most 100, oldest first. */
   readonly commands: readonly PendingCommand[];
+  /** What asked to come later, while the run waits for its turn there. */
+  readonly cooldown: RunCooldown | null;
+}
+
+export interface RunCooldown {
+  readonly cooldown_id: string;
+  readonly kind: CooldownKind;
+  readonly target: string;
+  readonly reason: string;
+  readonly until: string;
+  /** When it is the run's turn. */
+  readonly turn_at: string;
 }
 
 export interface OpenInterrupt {
@@ -98,6 +111,11 @@ export const RUN_CONTROL_COLUMNS = `
               select command_id, kind, actor_id, created_at from holdfast.commands
                where run_id = r.run_id and fate = 'accepted' order by command_id limit ${LISTED_MAX}) p
            ) as pending_commands,
+           (select jsonb_build_object('cooldown_id', c.cooldown_id, 'kind', c.kind, 'target', c.target,
+                   'reason', c.reason, 'until', c.until_at, 'turn_at', r.cooldown_slot_at)
+              from holdfast.cooldowns c
+             where c.cooldown_id = r.cooldown_id and r.cooldown_slot_at > clock_timestamp() and r.ended_at is null
+           ) as cooldown,
            case when r.state = 'cancelled' then (
              select coalesce(jsonb_agg(jsonb_build_object(
                'effect_id', f.effect_id, 'tool', f.tool, 'state', f.state, 'reference', c.reference)
@@ -117,6 +135,7 @@ export interface RunControlRow {
   readonly draining: RunControl['draining'];
   readonly open_interrupts: readonly OpenInterrupt[];
   readonly pending_commands: readonly PendingCommand[];
+  readonly cooldown: RunCooldown | null;
   readonly effect_counts: Readonly<Record<string, number>>;
   /** The first of each state, in order; null unless the run is `cancelled`. */
   readonly cancelled_effects: readonly EffectLine[] | null;
@@ -130,7 +149,13 @@ export function controlOf(row: RunControlRow): RunControl {
     drained: row.control === 'paused',
     interrupts: row.open_interrupts.map((line) => ({ ...line, expires_at: jsonTime(line.expires_at) })),
     commands: row.pending_commands.map((line) => ({ ...line, created_at: jsonTime(line.created_at) })),
+    cooldown: cooldownOf(row.cooldown),
   };
+}
+
+function cooldownOf(cooldown: RunCooldown | null): RunCooldown | null {
+  if (cooldown === null) return null;
+  return { ...cooldown, until: jsonTime(cooldown.until), turn_at: jsonTime(cooldown.turn_at) };
 }
 
 /** What a cancelled run had done; null for a run that is not. */
