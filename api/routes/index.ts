@@ -9,6 +9,7 @@ import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } 
 import { judgeJobRoute, readJobRoute } from './jobs.js';
 import { listRefusalsRoute } from './refusals.js';
 import { grantRoleRoute, listRoleGrantsRoute, revokeRoleRoute } from './role-grants.js';
+import { listRetriesRoute, listRunRetriesRoute } from './retries.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
 import { exportRunRoute } from './run-export.js';
 import { readStoryRoute } from './run-story.js';
@@ -40,6 +41,7 @@ export const ROUTES: readonly Route[] = [
   readRunRoute,
   listTransitionsRoute,
   listEffectsRoute,
+  listRunRetriesRoute,
   listEventsRoute,
   streamRunRoute,
   readTranscriptRoute,
@@ -72,6 +74,7 @@ export const ROUTES: readonly Route[] = [
   listRefusalsRoute,
   putTenantBudgetRoute,
   readTenantBudgetRoute,
+  listRetriesRoute,
   listCooldownsRoute,
   clearCooldownRoute,
   listAgentsRoute,

@@ -182,6 +182,9 @@ begin
   return jsonb_build_object('kind', 'cleared');
 end $$;
 
+-- Series are listed across runs.
+create index retries_by_tenant on holdfast.retries (tenant_id, run_id desc, trail_seq desc);
+
 grant select on holdfast.cooldowns to holdfast_app;
 revoke execute on all functions in schema holdfast from public;
 grant execute on function holdfast.clear_cooldown to holdfast_app;
