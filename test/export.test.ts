@@ -93,6 +93,7 @@ describe('an export', () => {
         'child_runs',
         'escalations',
         'late_receipts',
+        'resume_blocks',
         'standing_grant_uses',
         'undos',
       ],

@@ -1,4 +1,5 @@
 import { beforeAll, describe, expect, test } from 'vitest';
+import { blockResume } from '../shared/ledger/commands.js';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
 import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
@@ -8,6 +9,7 @@ import {
   acceptJob,
   addRefusal,
   decide,
+  drain,
   makeOverdue,
   newGate,
   newUndo,
@@ -127,6 +129,13 @@ beforeAll(async () => {
   await acceptJob(ledger, failed);
   await addRefusal(ledger);
   await addCooldowns(ledger);
+  const held = await ledger.newRun();
+  await held.start();
+  await submit(held, 'pause');
+  await drain(held);
+  await submit(held, 'resume');
+  const faults = [{ code: 'tool_missing', name: 'pay' }] as const;
+  await blockResume(ledger.db, held, held.trail(), { worker: 'test:1', faults });
   const { child } = await newFamily(ledger);
   await child.start();
   await child.plan([delegating()]);
@@ -389,6 +398,9 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['job_acceptances', `decision = 'accepted'`, `note = repeat('n', 4001)`, 'job_acceptances_note_check'],
   ['refusals', 'true', `http_status = 500`, 'refusals_http_status_check'],
   ['runs', `cooldown_slot_at is not null`, `cooldown_id = null`, 'slot_is_of_a_cooldown'],
+  ['resume_blocks', 'true', `faults = '[]'`, 'resume_blocks_faults_check'],
+  ['resume_blocks', 'true', `faults = '{}'`, 'resume_blocks_faults_check'],
+  ['resume_blocks', 'true', `checks = 0`, 'resume_blocks_checks_check'],
   ['cooldowns', 'true', `cooldown_id = 'cdn_1'`, 'cooldown_id_check'],
   ['cooldowns', 'true', `kind = 'thread'`, 'cooldowns_kind_check'],
   ['cooldowns', 'true', `target = ''`, 'cooldowns_target_check'],

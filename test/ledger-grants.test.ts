@@ -125,6 +125,7 @@ describe('the application', () => {
       'ask_question',
       'begin_edit',
       'begin_query',
+      'block_resume',
       'claim_effect',
       'claim_model_call',
       'claim_resume',

@@ -94,6 +94,22 @@ const RunControlView = z
       })
       .nullable()
       .meta({ description: 'What asked to come later, while the run waits for its turn there.' }),
+    resume_blocked: z
+      .strictObject({
+        since: Time,
+        checked_at: Time,
+        worker: z.string().meta({ description: 'The process that looked last.' }),
+        faults: z
+          .array(
+            z.strictObject({
+              code: z.enum(['agent_unavailable', 'tool_missing', 'tool_changed', 'secret_missing']),
+              name: z.string(),
+            }),
+          )
+          .readonly(),
+      })
+      .nullable()
+      .meta({ description: 'What the run has pinned and misses, so that its resume is not carried out.' }),
   })
   .meta({ id: 'RunControl' });
 

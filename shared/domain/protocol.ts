@@ -231,6 +231,9 @@ export type ChildAnswer = { readonly kind: 'open' | 'settled' } | Held;
 export type ExamineAnswer = EffectStanding | { readonly kind: 'absent' } | Refused;
 export type CommitAnswer = { readonly kind: 'committed'; readonly state: RunState } | Refused;
 
+/** `blocked`: what the run has pinned is not all there; the ledger says what is missing, and nothing moved. */
+export type ResumeAnswer = CommitAnswer | { readonly kind: 'blocked' };
+
 export interface ResumePoint {
   readonly kind: 'resume';
   readonly state: RunState;
@@ -306,8 +309,8 @@ export interface LedgerActivities {
   look(input: { readonly runId: string; readonly position: number | null }): Promise<LookAnswer | Refused>;
   /** What is undone next, with its intent written. */
   nextUndo(input: CommitInput): Promise<NextUndo | Refused>;
-  /** Re-claims a run whose resume was asked for, under a new epoch. */
-  claimResume(input: CommitInput): Promise<CommitAnswer>;
+  /** Re-claims a run whose resume was asked for, under a new epoch, where all that it has pinned is there. */
+  claimResume(input: CommitInput): Promise<ResumeAnswer>;
   /** Takes the run for this execution, if Temporal says it is the open one. */
   takeOver(input: { readonly runId: string; readonly continued: boolean }): Promise<TakeOverAnswer>;
 }

@@ -182,9 +182,51 @@ begin
   return jsonb_build_object('kind', 'cleared');
 end $$;
 
+-- A resume looks again at what the run has pinned, in the process that holds it: the agent version, every tool in its
+-- version, every secret by name. What is missing is kept here, and the run stays where it is until it is there.
+create table holdfast.resume_blocks (
+  run_id     text        primary key references holdfast.runs,
+  tenant_id  text        not null,
+  worker     text        not null,
+  -- Codes and names: never a secret's value.
+  faults     jsonb       not null check (jsonb_typeof(faults) = 'array' and jsonb_array_length(faults) > 0),
+  checks     integer     not null default 1 check (checks > 0),
+  since      timestamptz not null default clock_timestamp(),
+  checked_at timestamptz not null default clock_timestamp(),
+  cleared_at timestamptz
+);
+create trigger no_delete before delete on holdfast.resume_blocks
+  for each row execute function holdfast.refuse_change();
+
+create function holdfast.block_resume(
+  p_run text, p_execution text, p_from bigint, p_trail jsonb, p_worker text, p_faults jsonb) returns jsonb
+language plpgsql security definer set search_path = holdfast, pg_temp as $$
+declare
+  r holdfast.runs := holdfast.open_run(p_run, p_execution, p_from, p_trail);
+  b holdfast.resume_blocks;
+begin
+  if r.control = 'resume_requested' then
+    select * into b from holdfast.resume_blocks where run_id = p_run and cleared_at is null;
+    insert into holdfast.resume_blocks as k (run_id, tenant_id, worker, faults)
+      values (p_run, r.tenant_id, p_worker, p_faults)
+      on conflict (run_id) do update set worker = p_worker, faults = p_faults, checked_at = clock_timestamp(),
+        checks = case when k.cleared_at is null then k.checks + 1 else 1 end,
+        since = case when k.cleared_at is null then k.since else clock_timestamp() end, cleared_at = null;
+    if b.faults is distinct from p_faults then
+      r := holdfast.append_event(r, 'run.resume_blocked', jsonb_build_object('worker', p_worker, 'faults', p_faults));
+    end if;
+  end if;
+  perform holdfast.save_run(r);
+  return jsonb_build_object('state', r.state, 'control', r.control);
+end $$;
+
+create function holdfast.unblock_resume(p_run text) returns void language sql as $$
+  update holdfast.resume_blocks set cleared_at = clock_timestamp() where run_id = p_run and cleared_at is null
+$$;
+
 -- Series are listed across runs.
 create index retries_by_tenant on holdfast.retries (tenant_id, run_id desc, trail_seq desc);
 
-grant select on holdfast.cooldowns to holdfast_app;
+grant select on holdfast.cooldowns, holdfast.resume_blocks to holdfast_app;
 revoke execute on all functions in schema holdfast from public;
-grant execute on function holdfast.clear_cooldown to holdfast_app;
+grant execute on function holdfast.clear_cooldown, holdfast.block_resume to holdfast_app;

@@ -1,6 +1,7 @@
 import type { CommandKind } from '../../domain/control-table.js';
 import { EFFECT_STATES, type EffectState } from '../../domain/effect-machine.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
+import type { ResumeFault } from '../commands.js';
 import type { CooldownKind } from './list-cooldowns.js';
 import { type InterruptKind, TOOL_OF_WAIT } from './list-interrupts.js';
 import { isoTime, jsonTime } from './row-values.js';
@@ -22,6 +23,16 @@ export interface RunControl {
   readonly commands: readonly PendingCommand[];
   /** What asked to come later, while the run waits for its turn there. */
   readonly cooldown: RunCooldown | null;
+  /** What the run has pinned and misses, so that a resume is not carried out. */
+  readonly resume_blocked: ResumeBlock | null;
+}
+
+export interface ResumeBlock {
+  readonly since: string;
+  readonly checked_at: string;
+  /** The process that looked last. */
+  readonly worker: string;
+  readonly faults: readonly ResumeFault[];
 }
 
 export interface RunCooldown {
@@ -116,6 +127,9 @@ export const RUN_CONTROL_COLUMNS = `
               from holdfast.cooldowns c
              where c.cooldown_id = r.cooldown_id and r.cooldown_slot_at > clock_timestamp() and r.ended_at is null
            ) as cooldown,
+           (select jsonb_build_object('since', b.since, 'checked_at', b.checked_at, 'worker', b.worker, 'faults', b.faults)
+              from holdfast.resume_blocks b
+             where b.run_id = r.run_id and b.cleared_at is null and r.control = 'resume_requested') as resume_blocked,
            case when r.state = 'cancelled' then (
              select coalesce(jsonb_agg(jsonb_build_object(
                'effect_id', f.effect_id, 'tool', f.tool, 'state', f.state, 'reference', c.reference)
@@ -136,6 +150,7 @@ export interface RunControlRow {
   readonly open_interrupts: readonly OpenInterrupt[];
   readonly pending_commands: readonly PendingCommand[];
   readonly cooldown: RunCooldown | null;
+  readonly resume_blocked: ResumeBlock | null;
   readonly effect_counts: Readonly<Record<string, number>>;
   /** The first of each state, in order; null unless the run is `cancelled`. */
   readonly cancelled_effects: readonly EffectLine[] | null;
@@ -150,7 +165,13 @@ export function controlOf(row: RunControlRow): RunControl {
     interrupts: row.open_interrupts.map((line) => ({ ...line, expires_at: jsonTime(line.expires_at) })),
     commands: row.pending_commands.map((line) => ({ ...line, created_at: jsonTime(line.created_at) })),
     cooldown: cooldownOf(row.cooldown),
+    resume_blocked: blockOf(row.resume_blocked),
   };
+}
+
+function blockOf(block: ResumeBlock | null): ResumeBlock | null {
+  if (block === null) return null;
+  return { ...block, since: jsonTime(block.since), checked_at: jsonTime(block.checked_at) };
 }
 
 function cooldownOf(cooldown: RunCooldown | null): RunCooldown | null {
