@@ -34,7 +34,7 @@ export const ERRORS = {
   resume_in_progress: { http: 409, retry: 'never', title: 'A resume is being carried out' },
   pause_in_progress: { http: 409, retry: 'never', title: 'A pause is being carried out' },
   not_paused: { http: 409, retry: 'never', title: 'The run is not paused' },
-  budget_not_set: { http: 409, retry: 'never', title: 'The run has no such limit' },
+  budget_not_set: { http: 409, retry: 'never', title: 'The run cannot count such a limit' },
   state_version_conflict: { http: 409, retry: 'never', title: 'The run has moved on' },
   interrupt_decided: { http: 409, retry: 'never', title: 'The interrupt is decided' },
   interrupt_superseded: { http: 409, retry: 'never', title: 'Another interrupt has taken its place' },
