@@ -43,8 +43,12 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
       }),
 
     look: (input) =>
-      inScope('look', input.runId, deps, (scope) =>
-        orRefused(() => lookAtRun(deps.db, scope, input.position)),
+      inScope(
+        'look',
+        input.runId,
+        deps,
+        (scope) => orRefused(() => lookAtRun(deps.db, scope, input.position)),
+        { reads: true },
       ),
 
     nextUndo: createNextUndo(deps),

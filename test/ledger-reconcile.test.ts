@@ -244,7 +244,7 @@ describe('a status query', () => {
     expect(await call.query('absent')).toMatchObject({ state: 'unknown', next: 'person' });
   });
 
-  test('settles as not committed after equal answers past the settling time, and not one sooner', async () => {
+  test('A23: settles as not committed after equal answers past the settling time, and not one sooner', async () => {
     const call = await unknownCall({ equalAnswers: 3 });
     await call.age(61);
     expect(await call.query('absent')).toMatchObject({ state: 'unknown', queryWaitMs: 1_000 });

@@ -112,7 +112,7 @@ export function cutAttempts(lane: Lane): void {
     });
   });
 
-  describe('a reconciler that is cut off', () => {
+  describe('A22: a reconciler that is cut off', () => {
     test.each(cells(QUERY_CUT_AT))('at %s, where the effect was %s: %s', async (point, truth, expected) => {
       expect(await playing.of(`${point} ${truth}`)).toBe(expected);
     });
