@@ -10,6 +10,8 @@ import type { ToolCatalogue } from './tools/catalogue.js';
 export interface ActivityDeps {
   readonly db: Pool;
   readonly catalogue: ToolCatalogue;
+  /** The secret of that name; undefined where this process has none. */
+  readonly secrets: (name: string) => string | undefined;
   /** The client of a profile; called again for every call, so it must be cheap after the first time. */
   readonly modelClient: (profile: ModelProfile) => ModelClient;
   /** Whether Temporal says that `execution` is the open execution of this workflow id. */

@@ -1,12 +1,13 @@
 import type { LedgerActivities } from '../shared/domain/protocol.js';
 import { isTerminal } from '../shared/domain/run-machine.js';
 import { startChild } from '../shared/ledger/children.js';
-import { claimResume, lookAtRun } from '../shared/ledger/commands.js';
+import { lookAtRun } from '../shared/ledger/commands.js';
 import { closeEffect, examineEffect } from '../shared/ledger/effects.js';
 import { askQuestion } from '../shared/ledger/questions.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import { commitTrail, readResumePoint, takeOver } from '../shared/ledger/trail.js';
 import type { ActivityDeps } from './deps.js';
+import { createClaimResume } from './claim-resume.js';
 import { createNextUndo } from './next-undo.js';
 import { inScope, orRefused } from './scope.js';
 
@@ -42,19 +43,17 @@ export function createLedgerSteps(deps: ActivityDeps): LedgerActivities {
       }),
 
     look: (input) =>
-      inScope('look', input.runId, deps, (scope) =>
-        orRefused(() => lookAtRun(deps.db, scope, input.position)),
+      inScope(
+        'look',
+        input.runId,
+        deps,
+        (scope) => orRefused(() => lookAtRun(deps.db, scope, input.position)),
+        { reads: true },
       ),
 
     nextUndo: createNextUndo(deps),
 
-    claimResume: (input) =>
-      inScope('claimResume', input.runId, deps, (scope) =>
-        orRefused(async () => {
-          await claimResume(deps.db, scope, input.trail);
-          return { kind: 'committed', state: (await lookAtRun(deps.db, scope)).state };
-        }),
-      ),
+    claimResume: createClaimResume(deps),
 
     takeOver: (input) =>
       inScope('takeOver', input.runId, deps, async (scope) => {

@@ -23,13 +23,15 @@ const LEDGER_WAIT_MAX_MS = 3_000;
 
 /**
  * Runs an activity's body: heartbeats beside it, and nothing of what goes wrong reaches Temporal but a code, since
- * a driver's or a provider's message may hold content (SPEC intro). The feeds hear that the run has news.
+ * a driver's or a provider's message may hold content (SPEC intro). The feeds hear that the run has news, unless the body
+ * only `reads`.
  */
 export async function inScope<A>(
   name: string,
   runId: string,
   { announcer, log }: Pick<ActivityDeps, 'announcer' | 'log'>,
   body: (scope: ActivityScope) => Promise<A>,
+  { reads = false }: { readonly reads?: boolean } = {},
 ): Promise<A> {
   const context = Context.current();
   const heartbeatMs = context.info.isLocal ? null : (context.info.heartbeatTimeoutMs ?? null);
@@ -51,7 +53,7 @@ export async function inScope<A>(
     throw withoutStack(code);
   } finally {
     clearInterval(beat);
-    announcer.announce(runId);
+    if (!reads) announcer.announce(runId);
   }
 }
 

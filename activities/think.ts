@@ -210,6 +210,7 @@ async function commitFailure(
       detail: outcome.detail,
       requestId: outcome.requestId ?? null,
       usage: outcome.usage ?? { inputTokens: 0, outputTokens: 0 },
+      retryAfterMs: outcome.retryAfterMs,
       wait,
     }),
   );

@@ -145,9 +145,12 @@ describe('the command change_budget', () => {
     expect(problem).toMatchObject({ code: 'invalid_request', errors: [{ at }] });
   });
 
-  test('is refused over a limit that the run does not have', async () => {
+  test('is refused over a limit that the run could not count', async () => {
     const run = await newStepOf(ledger, [], refunds(3, 1_000));
-    const response = await change(run, { kind: 'change_budget', budget: { tokens: 5 } });
+    const response = await change(run, {
+      kind: 'change_budget',
+      budget: { effects: [{ tool: 'no_tool', count: 1 }] },
+    });
     expect([response.status, (await problemOf(response)).code]).toEqual([409, 'budget_not_set']);
   });
 

@@ -107,7 +107,7 @@ describe('a cancel of a working run', () => {
   });
 
   test.each(['traced', 'book'])(
-    'aborts %s in flight and finds out by a query that it was done',
+    'A26: aborts %s in flight and finds out by a query that it was done',
     async (tool) => {
       const runId = await heldRun(tool, 'hold_after');
       await command(world, runId, 'cancel');

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { runsToNudge } from '../shared/ledger/commands.js';
+import { answerInput } from '../shared/ledger/questions.js';
 import { childrenOf, untilDelegated } from './support/child-world.js';
 import {
   brokenControl,
@@ -66,6 +67,9 @@ const OPTIONS: WorldOptions = {
       ),
       DONE,
     ),
+    when('pays-last', reply(delegate('pay {{input}}')), reply('pay'), DONE),
+    when('pays-first', reply('pay'), reply(delegate('pay {{input}}')), DONE),
+    when('late', reply('wire', delegate('pay {{input}}')), DONE),
     when('mixed', reply(delegate('look {{input}}'), 'pay'), DONE),
     when('beside', reply('order', delegate('pay {{input}}', 'beside')), DONE),
     when('held', reply('order', delegate('later {{input}}', 'beside')), DONE),
@@ -329,6 +333,65 @@ describe('a cancel of the parent', () => {
     await command(world, child, 'cancel');
     await world.waitFor(child, 'cancelled');
     await checkRun(world, runId);
+  });
+});
+
+describe('a parent and its child', () => {
+  const once = { budget: { effects: [{ tool: 'pay', count: 1 }] } };
+
+  test('spend from one budget: what the child has done the parent may not do again', async () => {
+    const { runId, child } = await parentOf('pays-last', once);
+    await childEnds(runId, child);
+    await world.waitFor(runId, 'failed');
+    expect(await world.runRow(runId)).toMatchObject({ reason: 'limit_effects' });
+    expect(applied(world, child)).toEqual({ [keyOf(child)]: 1 });
+    expect(arrived(world, runId)).toEqual({});
+    await checkRun(world, runId);
+  });
+
+  test('spend from one budget: a child that finds nothing left ends over it, and the parent hears so', async () => {
+    const { runId, child } = await parentOf('pays-first', once);
+    await childEnds(runId, child);
+    await completed(runId);
+    expect(await world.runRow(child)).toMatchObject({ state: 'failed', reason: 'limit_effects' });
+    expect(toldResults(world, runId)).toEqual([expect.stringContaining('limit_effects')]);
+    expect([applied(world, runId), arrived(world, child)]).toEqual([{ [keyOf(runId)]: 1 }, {}]);
+  });
+
+  /** A run whose time is over between a call that was refused and the call of its delegate. */
+  async function outOfTime(onReached: string): Promise<string> {
+    const runId = await world.run({ input: unique('late'), contract: { budget: { on_reached: onReached } } });
+    const [wait] = await untilGated(world, runId);
+    await world.rows(`update holdfast.runs set deadline_at = clock_timestamp() where run_id = $1`, runId);
+    await decide(world, wait, { decision: 'deny', note: 'No.' });
+    return runId;
+  }
+
+  test('whose time is over finishes without starting the child, where its contract says so', async () => {
+    const runId = await outOfTime('finish');
+    await completed(runId);
+    expect(await world.runRow(runId)).toMatchObject({ reason: 'answer_at_limit' });
+    expect(toldResults(world, runId)[1]).toContain('limit_wall_clock');
+    expect(await childrenOf(world, runId)).toEqual([]);
+  });
+
+  test('whose time is over asks for more, where its contract says so, and starts the child then', async () => {
+    const runId = await outOfTime('pause_and_ask');
+    await world.waitFor(runId, 'waiting_for_input');
+    const [asked] = await world.rows<{ interrupt_id: string }>(
+      `select interrupt_id from holdfast.interrupts where run_id = $1 and kind = 'budget' and state = 'open'`,
+      runId,
+    );
+    await answerInput(world.db, {
+      ...{ tenantId: 'default', interruptId: asked!.interrupt_id, actorId: 'user:olga' },
+      ...{ authority: 'operator', answer: { action: 'raise', limit: 3_600 }, fits: true, note: '' },
+      ...{ endpoint: 'POST /v1/interrupts/resolve', idempotencyKey: randomUUID() },
+    });
+    await tell(world, runId);
+    const [child] = await untilDelegated(world, runId);
+    await childEnds(runId, child!);
+    await completed(runId);
+    expect(applied(world, child!)).toEqual({ [keyOf(child!)]: 1 });
   });
 });
 

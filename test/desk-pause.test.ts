@@ -1,5 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { defineTool } from '../activities/tools/define-tool.js';
+import { registerAgent } from '../shared/ledger/admission.js';
+import { runsToNudge } from '../shared/ledger/commands.js';
+import { readRun } from '../shared/ledger/reads/read-run.js';
 import {
   brokenControl,
   command,
@@ -8,6 +12,7 @@ import {
   heard,
   resetRun,
   settle,
+  tell,
   untilGated,
   waits,
 } from './support/desk-world.js';
@@ -22,8 +27,19 @@ import { keyOf, startWorld, until, type World } from './support/world.js';
 
 let world: World;
 
+/** A tool that needs a secret, and whether this process has it. */
+let hasSecret = true;
+const guarded = {
+  ...defineTool({
+    ...{ name: 'guarded', description: 'Needs a secret.', input: { type: 'object' as const } },
+    ...{ effect: { class: 'read' as const }, timeoutSeconds: 5, run: () => null },
+  }),
+  missingSecrets: () => (hasSecret ? [] : ['VAULT_TOKEN_NAME']),
+};
+
 beforeAll(async () => {
   world = await startWorld({
+    tools: [guarded],
     script: script(
       when('pay', reply('pay'), DONE),
       when('mail', reply('mail'), DONE),
@@ -54,6 +70,79 @@ async function resumed(runId: string): Promise<void> {
 function seen(runId: string): unknown {
   return [arrived(world, runId), modelRequests(world, runId).length];
 }
+
+describe('a resume looks again at what the run has pinned', () => {
+  const blockOf = async (runId: string) =>
+    (await readRun(world.db, { tenantId: 'default', runId }))?.control.resume_blocked ?? null;
+
+  async function pausedAtFirst(request: { readonly agent?: string } = {}): Promise<string> {
+    const runId = await world.admit({ input: unique('pay'), ...request });
+    expect(await command(world, runId, 'pause')).toBe('accepted');
+    await world.starter.round();
+    await world.waitFor(runId, ({ control }) => control === 'paused');
+    return runId;
+  }
+
+  test('a secret that is gone holds it where it is, names it nowhere in a history, and lets it go when it is back', async () => {
+    const runId = await pausedAtFirst();
+    hasSecret = false;
+    expect(await command(world, runId, 'resume')).toBe('accepted');
+    await until('it is blocked', async () => (await blockOf(runId)) !== null);
+    expect(await blockOf(runId)).toMatchObject({
+      faults: [{ code: 'secret_missing', name: 'VAULT_TOKEN_NAME' }],
+    });
+    expect(await world.runRow(runId)).toMatchObject({
+      control: 'resume_requested',
+      epoch: 1,
+      state: 'running',
+    });
+    // Told again it looks again, and the feed does not fill with it. The sweeper tells it once a minute.
+    expect(await runsToNudge(world.db, 100, 0)).not.toContain(runId);
+    await world.rows(
+      `update holdfast.resume_blocks set checked_at = checked_at - interval '1 hour' where run_id = $1`,
+      runId,
+    );
+    expect(await runsToNudge(world.db, 100, 0)).toContain(runId);
+    await tell(world, runId);
+    await until('it has looked again', async () => !(await runsToNudge(world.db, 100, 0)).includes(runId));
+    expect(
+      await world.rows(
+        `select seq from holdfast.run_events where run_id = $1 and type = 'run.resume_blocked'`,
+        runId,
+      ),
+    ).toHaveLength(1);
+    expect(seen(runId)).toEqual([{}, 0]);
+    hasSecret = true;
+    await tell(world, runId);
+    await world.waitFor(runId, 'completed');
+    expect(await world.runRow(runId)).toMatchObject({ epoch: 2 });
+    expect(await blockOf(runId)).toBeNull();
+    const { events } = await world.client.workflow.getHandle(runId).fetchHistory();
+    expect(JSON.stringify(events)).not.toMatch(/VAULT_TOKEN_NAME|secret/);
+    expect(await fates(world, runId)).toEqual(['pause applied', 'resume applied']);
+    await checkRun(world, runId);
+  });
+
+  test('a tool that no worker carries in its version holds it too, and a cancel still ends it', async () => {
+    const [agent] = world.project.agents;
+    const gone = { ...agent!.tools[0]!, name: 'gone' };
+    const changed = { ...agent!.tools[0]!, version: 'f'.repeat(64) };
+    const tools = [changed, gone, ...agent!.tools.slice(1)];
+    await registerAgent(world.db, { ...agent!, name: 'elsewhere', tools });
+    const runId = await pausedAtFirst({ agent: 'elsewhere' });
+    expect(await command(world, runId, 'resume')).toBe('accepted');
+    await until('it is blocked', async () => (await blockOf(runId)) !== null);
+    expect((await blockOf(runId))?.faults).toEqual([
+      { code: 'tool_changed', name: changed.name },
+      { code: 'tool_missing', name: 'gone' },
+    ]);
+    expect(await command(world, runId, 'cancel')).toBe('accepted');
+    await world.waitFor(runId, 'cancelled');
+    expect(seen(runId)).toEqual([{}, 0]);
+    expect(await blockOf(runId)).toBeNull();
+    await checkRun(world, runId);
+  });
+});
 
 describe('a pause', () => {
   test('while a call is in flight lets it settle, then nothing new begins until the resume', async () => {

@@ -93,6 +93,7 @@ describe('an export', () => {
         'child_runs',
         'escalations',
         'late_receipts',
+        'resume_blocks',
         'schedule_occurrences',
         'standing_grant_uses',
         'thread_messages',

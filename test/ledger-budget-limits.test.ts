@@ -400,9 +400,29 @@ describe('a change of the budget or the deadline', () => {
     expect(await think(run)).toBe('claimed');
   });
 
-  test('of a limit that the run does not have is refused whole', async () => {
+  test('of a limit that was not there adds it: it counts from now on, and bites in the next claim', async () => {
+    const run = await newStepOf(ledger, [refund(10), refund(10), refund(10)]);
+    await run.call(0).attempt('succeeded');
+    const under = await run.call(1).claimed();
+    expect(await change(run, refunds(1, 15))).toBe('applied');
+    await run.call(1).settle(under, 'succeeded');
+    // Neither what was done before nor what was under way is counted.
+    expect(await linesOf(ledger, run)).toEqual(['effect_count: 0+0/1', 'effect_sum: 0+0/15']);
+    expect(await act(run, 2)).toBe('claimed');
+    expect(await linesOf(ledger, run)).toEqual(['effect_count: 0+1/1', 'effect_sum: 0+10/15']);
+    expect(await change(run, { tokens: 1 })).toBe('applied');
+    expect(await think(run)).toBe('limit_tokens fail');
+  });
+
+  test('of a limit that the run could not count is refused whole', async () => {
     const run = await newStepOf(ledger, [refund(10)], refunds(2, 100));
-    expect(await change(run, { tokens: 9_000, ...refunds(9, 100) })).toBe('rejected budget_not_set');
+    for (const strange of [
+      { effects: [{ tool: 'not_a_tool', count: 1 }] },
+      { cost: { micro_units: 5, currency: 'EUR' } },
+    ]) {
+      const limits = { ...refunds(9, 100), ...strange };
+      expect(await change(run, limits)).toBe('rejected budget_not_set');
+    }
     expect(await linesOf(ledger, run)).toEqual(['effect_count: 0+0/2', 'effect_sum: 0+0/100']);
   });
 

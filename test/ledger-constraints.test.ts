@@ -1,13 +1,16 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { setActiveRunLimit } from '../shared/ledger/active-run-limits.js';
+import { blockResume } from '../shared/ledger/commands.js';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
 import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
+import { addCooldowns } from './support/cooldowns.js';
 import { delegating, newFamily, start } from './support/children.js';
 import {
   acceptJob,
   addRefusal,
   decide,
+  drain,
   makeOverdue,
   newGate,
   newUndo,
@@ -134,6 +137,14 @@ beforeAll(async () => {
   await addRefusal(ledger);
   await addThread(ledger);
   await addSchedule(ledger.db);
+  await addCooldowns(ledger);
+  const held = await ledger.newRun();
+  await held.start();
+  await submit(held, 'pause');
+  await drain(held);
+  await submit(held, 'resume');
+  const faults = [{ code: 'tool_missing', name: 'pay' }] as const;
+  await blockResume(ledger.db, held, held.trail(), { worker: 'test:1', faults });
   const { child } = await newFamily(ledger);
   await child.start();
   await child.plan([delegating()]);
@@ -449,6 +460,22 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['job_acceptances', `decision = 'accepted'`, `decision = 'perhaps', evidence = '[1]'`, 'job_acceptances_decision_check'],
   ['job_acceptances', `decision = 'accepted'`, `note = repeat('n', 4001)`, 'job_acceptances_note_check'],
   ['refusals', 'true', `http_status = 500`, 'refusals_http_status_check'],
+  ['runs', `cooldown_slot_at is not null`, `cooldown_id = null`, 'slot_is_of_a_cooldown'],
+  ['resume_blocks', 'true', `faults = '[]'`, 'resume_blocks_faults_check'],
+  ['resume_blocks', 'true', `faults = '{}'`, 'resume_blocks_faults_check'],
+  ['resume_blocks', 'true', `checks = 0`, 'resume_blocks_checks_check'],
+  ['cooldowns', 'true', `cooldown_id = 'cdn_1'`, 'cooldown_id_check'],
+  ['cooldowns', 'true', `kind = 'thread'`, 'cooldowns_kind_check'],
+  ['cooldowns', 'true', `target = ''`, 'cooldowns_target_check'],
+  ['cooldowns', 'true', `reason = 'billing'`, 'cooldowns_reason_check'],
+  ['cooldowns', 'true', `said_ms = -1`, 'cooldowns_said_ms_check'],
+  ['cooldowns', 'true', `stops = 0`, 'cooldowns_stops_check'],
+  ['cooldowns', 'ended_at is not null', `ended_by = 'age'`, 'cooldowns_ended_by_check'],
+  ['cooldowns', 'ended_at is not null', `ended_by = null`, 'ended_iff_by'],
+  ['cooldowns', 'ended_at is null', `ended_by = 'stop'`, 'ended_iff_by'],
+  ['cooldowns', 'cleared_at is not null', `cleared_by = null`, 'cleared_iff_by'],
+  ['cooldowns', 'cleared_at is null', `cleared_at = now()`, 'cleared_iff_by'],
+  ['cooldowns', `target = 'openai cleared'`, `target = 'openai busy'`, 'cooldowns_open'],
   // A webhook: disabled, waiting and settled each have their marks, both ways.
   ['webhook_endpoints', `state = 'active'`, `disabled_at = now()`, 'disabled_has_its_marks'],
   ['webhook_endpoints', `state = 'active'`, `disabled_by = 'person'`, 'disabled_has_its_marks'],

@@ -5,6 +5,7 @@ import { settleEffect } from '../shared/ledger/effects.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import { closeOrphan } from '../shared/ledger/sweep.js';
 import { settlementOf } from './support/ledger-call.js';
+import { callOf } from './support/ledger-run.js';
 import { openLedger, type LedgerWorld } from './support/ledger-world.js';
 
 // Goal: an attempt settles its effect under its own token and its run's ownership, once; what has lost either is kept
@@ -26,7 +27,8 @@ describe('in time', () => {
     ['in_progress', 'unknown',       null,         null],
     ['unknown',     'unknown',       null,         null],
   ])('%s leaves the effect %s, with receipt %s', async (outcome, state, receipt, isError) => {
-    const call = await ledger.newCall('opaque');
+    // A key space of its own: what asks this run to come later asks every run.
+    const call = (await ledger.newStep([{ ...callOf('opaque'), namespace: outcome }])).call(0);
     const claim = await call.claimed();
     const standing = await call.settle(claim, outcome, { retryAfterMs: outcome === 'throttled' ? 7_000 : null });
     expect(standing).toMatchObject({ state, outcome, attempt: 1 });

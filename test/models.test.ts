@@ -134,7 +134,7 @@ describe.each(PROVIDERS)('%s', (provider) => {
   });
 
   test.each(['reset', 'end'] as const)(
-    'a stream cut by %s is disconnected at every event, never an answer',
+    'A25: a stream cut by %s is disconnected at every event, never an answer',
     async (how) => {
       const answer = {
         text: ['a', 'b'],

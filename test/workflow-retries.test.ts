@@ -1,4 +1,4 @@
-import { beforeAll, describe, expect, test } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import type { Dial } from './support/http-target.js';
 import { applied, arrived, checkRun, modelRequests } from './support/run-checks.js';
 import { call, DONE, reply, script, when } from './support/scripts.js';
@@ -53,6 +53,13 @@ beforeAll(async () => {
     ),
   });
   world = skipping.world;
+});
+
+// The tools have one key space: what asked a run of one test to come later would ask those of the next.
+beforeEach(async () => {
+  await world.rows(
+    `update holdfast.cooldowns set ended_at = since, ended_by = 'success' where ended_at is null`,
+  );
 });
 
 interface RetryRow {
@@ -151,6 +158,51 @@ describe('a target that asks to come later', () => {
     await world.waitFor(tool, 'completed');
     expect(await retries(tool)).toMatchObject([{ action: 'give_up', retry_after: 10 * MINUTE }]);
     for (const each of [runId, tool]) await checkRun(world, each);
+  });
+});
+
+describe('a target that asked one run to come later', () => {
+  test('is asked by none of thirty until then; then each goes in its turn, with one attempt', async () => {
+    const first = await runInto('pay', { mode: 'throttle_429', retryAfter: '300', times: 1 });
+    await world.waitFor(first, 'retry_wait');
+    const others = await Promise.all(Array.from({ length: 30 }, () => world.admit({ input: 'pay' })));
+    await world.starter.round();
+    for (const runId of others) await world.waitFor(runId, 'retry_wait');
+    await skipping.skip(290);
+    expect(world.targetLog().filter(({ key }) => others.some((id) => key.startsWith(id)))).toEqual([]);
+    const turns = await world.rows<{ at: number }>(
+      `select extract(epoch from cooldown_slot_at)::float as at from holdfast.runs
+        where cooldown_slot_at is not null and run_id = any ($1) order by 1`,
+      others,
+    );
+    expect(turns).toHaveLength(30);
+    for (const [index, { at }] of turns.entries()) {
+      if (index > 0) expect(at - turns[index - 1]!.at).toBeGreaterThanOrEqual(0.249);
+    }
+    for (const runId of [first, ...others]) await skipping.skipToEnd(runId);
+    for (const runId of others) {
+      expect(await world.runRow(runId)).toMatchObject({ state: 'completed' });
+      expect(await world.effects(runId)).toMatchObject([{ state: 'succeeded', attempts: 1 }]);
+      expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
+    }
+    expect((await retries(others[1]!))[0]).toMatchObject({
+      action: 'retry',
+      reason: 'cooling_down',
+      attempt: 0,
+    });
+    for (const runId of others.slice(0, 3)) await checkRun(world, runId);
+  });
+
+  test('is not waited for past the end of a run, which is told that nothing was sent', async () => {
+    const first = await runInto('pay', { mode: 'throttle_429', retryAfter: '300', times: 1 });
+    await world.waitFor(first, 'retry_wait');
+    const runId = await world.run({ input: 'pay', contract: { limits: { wall_clock_seconds: 2 * MINUTE } } });
+    await world.waitFor(runId, 'completed');
+    expect(await retries(runId)).toMatchObject([{ action: 'give_up', attempt: 0 }]);
+    expect(await world.effects(runId)).toMatchObject([{ state: 'withdrawn', attempts: 0 }]);
+    expect(arrived(world, runId)).toEqual({});
+    expect(lastResult(runId)).toMatchObject({ isError: true, text: expect.stringContaining('Not done') });
+    await checkRun(world, runId);
   });
 });
 

@@ -49,6 +49,7 @@ export function createRunWorker(deps: RunWorkerDeps): Promise<Worker> {
     activities: createActivities({
       db: deps.db,
       catalogue: deps.catalogue,
+      secrets: deps.secrets,
       modelClient: (profile) => {
         const key = JSON.stringify(profile);
         let client = clients.get(key);

@@ -1,13 +1,13 @@
 import type { ChildAnswer } from '../shared/domain/protocol.js';
 import { ledger } from './activities.js';
-import { RunFails } from './endings.js';
+import { meetLimit } from './meet-limit.js';
 import type { Run } from './run.js';
 
 /**
  * Until the call of a delegate has its one result: what the child run said last, or how it ended. The run stays `running`
  * meanwhile, since no person and no time is waited for; it holds no worker, and the end of the child nudges it.
  *
- * @throws RunFails when the run's own time is over before the child was started
+ * @throws RunFails when the run ends over a limit before the child was started
  */
 export async function settleChild(run: Run, slot: number): Promise<void> {
   for (;;) {
@@ -25,7 +25,8 @@ export async function settleChild(run: Run, slot: number): Promise<void> {
         await run.obey();
         break;
       case 'limit':
-        throw new RunFails(answer.limit);
+        await meetLimit(run, answer);
+        break;
     }
   }
 }

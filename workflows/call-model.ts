@@ -5,6 +5,7 @@ import { decideRetry } from '../shared/domain/retry-policy.js';
 import { awaitInput } from './await-input.js';
 import { RunFails } from './endings.js';
 import { meetLimit } from './meet-limit.js';
+import { waitForTurn } from './wait-for-turn.js';
 import type { Run } from './run.js';
 
 type Answered = Extract<ThinkAnswer, { kind: 'answered' }>;
@@ -36,6 +37,9 @@ export async function callModel(run: Run): Promise<Answered> {
         break;
       case 'agent_unavailable':
         throw new RunFails('agent_unavailable');
+      case 'cooling':
+        if (!(await waitForTurn(run, answer))) throw new RunFails('retries_exhausted');
+        break;
       case 'control':
         await run.flush();
         await run.obey();
@@ -84,6 +88,7 @@ async function waitAfterFailure(run: Run, failed: Failed): Promise<void> {
     seriesMsLeft: failed.seriesMsLeft,
     retryAfterMs: failed.retryAfterMs,
     retryAfterMaxMs: failed.retryAfterMaxMs,
+    notBeforeMs: failed.notBeforeMs,
     random: Math.random(),
   });
   run.move('wait_retry', isLimit ? 'limit_stop' : 'transient_fault');

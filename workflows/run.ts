@@ -15,6 +15,7 @@ import {
   type LookAnswer,
   NUDGE_SIGNAL,
   type PlannedSlot,
+  type ResumeAnswer,
   type ResumePoint,
   type RunInput,
   SEARCH_ATTRIBUTES,
@@ -184,24 +185,32 @@ export class Run {
           continue;
         case 'pausing':
           if (view.drainingChildren !== undefined) {
-            await this.#nudges.after(this.#looked, null);
-            this.#hasAdvanced = true;
-            if (this.isLarge) await this.continueAsNew();
+            await this.#untilNudged();
             continue;
           }
           this.note({ kind: 'control', to: 'paused', reason: 'drained' });
           await this.flush();
           continue;
         case 'paused':
-          await this.#nudges.after(this.#looked, null);
-          this.#hasAdvanced = true;
-          if (this.isLarge) await this.continueAsNew();
+          await this.#untilNudged();
           continue;
         case 'resume_requested':
-        case 'claiming':
-          await this.trail.ride((trail) => ledger.claimResume({ runId: this.id, trail }));
+        case 'claiming': {
+          const claimed = await this.trail.ride<ResumeAnswer>((trail) =>
+            ledger.claimResume({ runId: this.id, trail }),
+          );
+          // The sweeper tells it again and again while the command is not carried out.
+          if (claimed.kind === 'blocked') await this.#untilNudged();
+        }
       }
     }
+  }
+
+  /** Rests at the safe point until the ledger holds something new, in a fresh history where this one is large. */
+  async #untilNudged(): Promise<void> {
+    await this.#nudges.after(this.#looked, null);
+    this.#hasAdvanced = true;
+    if (this.isLarge) await this.continueAsNew();
   }
 
   /** What stands in the ledger now. */

@@ -15,6 +15,7 @@ import { settleChild, startChild } from './await-child.js';
 import { OutOfStep, RunFails } from './endings.js';
 import { meetLimit } from './meet-limit.js';
 import { reconcile } from './reconcile.js';
+import { waitForTurn } from './wait-for-turn.js';
 import type { Run } from './run.js';
 
 /** Where a call stands after its activity ended: the ledger's word, or its word that nothing was written. */
@@ -126,6 +127,16 @@ export async function settleCall(
         silent += 1;
         if (silent > 1) await run.waitFor(Math.min(2 ** silent * 250, INFRASTRUCTURE_WAIT_MAX_MS));
         break;
+      case 'cooling':
+        if (await waitForTurn(run, answer, call.slot)) break;
+        answer = await examine(run, call.slot);
+        if (answer.kind === 'absent') break;
+        {
+          const next = await endSeries(run, call.slot, answer);
+          if (next === 'settled') return;
+          answer = next.answer;
+        }
+        continue;
       case 'approval_required':
         await showOthers();
         await awaitApprovals(run);
@@ -159,10 +170,8 @@ async function awaitApprovals(run: Run): Promise<void> {
   run.move('approval_closed', 'approval_decided');
 }
 
-type Next =
-  | 'settled'
-  | { readonly kind: 'again'; readonly redo: number }
-  | { readonly kind: 'look_again'; readonly answer: EffectStanding | { kind: 'absent' } };
+type Ended = 'settled' | { readonly kind: 'look_again'; readonly answer: EffectStanding };
+type Next = Ended | { readonly kind: 'again'; readonly redo: number };
 
 async function settleStanding(run: Run, slot: number, effect: EffectStanding): Promise<Next> {
   const again: Next = { kind: 'again', redo: effect.redo };
@@ -203,12 +212,10 @@ async function retryOrGiveUp(run: Run, slot: number, effect: EffectStanding): Pr
     seriesMsLeft: effect.seriesMsLeft,
     retryAfterMs: effect.retryAfterMs,
     retryAfterMaxMs: effect.retryAfterMaxMs,
+    notBeforeMs: effect.notBeforeMs,
     random: Math.random(),
   });
-  if (decision.kind === 'exhausted') {
-    if (effect.state === 'intended' || effect.effectClass === 'read') return await giveUp(run, slot, effect);
-    return { kind: 'look_again', answer: await reconcile(run, slot, effect) };
-  }
+  if (decision.kind === 'exhausted') return await endSeries(run, slot, effect);
   // A run that undoes waits where it stands: `retry_wait` leads back to work.
   if (!run.undoes) run.move('wait_retry', REASON_OF[kind]);
   run.note({
@@ -219,6 +226,12 @@ async function retryOrGiveUp(run: Run, slot: number, effect: EffectStanding): Pr
   await run.waitFor(decision.waitMs);
   if (!run.undoes) run.move('retry_due', 'retry_due');
   return { kind: 'again', redo: effect.redo };
+}
+
+/** No attempt is left: what is in doubt is found out, and what is not is given up. */
+async function endSeries(run: Run, slot: number, effect: EffectStanding): Promise<Ended> {
+  if (effect.state === 'intended' || effect.effectClass === 'read') return await giveUp(run, slot, effect);
+  return { kind: 'look_again', answer: await reconcile(run, slot, effect) };
 }
 
 /** The series is over and nothing is in doubt: the model is told, or the run fails, as the contract says. */

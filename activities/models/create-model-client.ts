@@ -104,6 +104,12 @@ function checkBaseUrl(profile: ModelProfile, fallback: string | null): string {
   return text;
 }
 
+/** The name of the key that calls of this profile need and this process does not have, or null. */
+export function missingModelKey(profile: ModelProfile, secrets: ModelClientDeps['secrets']): string | null {
+  const name = profile.apiKeyEnv ?? DEFAULT_KEY_NAMES[profile.provider];
+  return name === undefined || (secrets(name)?.trim() ?? '') !== '' ? null : name;
+}
+
 function readKey(
   profile: ModelProfile,
   secrets: ModelClientDeps['secrets'],

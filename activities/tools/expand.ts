@@ -16,6 +16,14 @@ export function expandSecrets(text: string, secrets: LookUp): Rendered<string> {
   return expand(text, SECRET, secrets, 'The secret');
 }
 
+/** The names of secrets that these texts use and that are not set. */
+export function missingSecrets(texts: Readonly<Record<string, string>>, secrets: LookUp): string[] {
+  const names = Object.values(texts).flatMap((text) =>
+    [...text.matchAll(SECRET)].map(({ groups }) => groups?.['name'] ?? ''),
+  );
+  return [...new Set(names)].filter((name) => (secrets(name) ?? '') === '');
+}
+
 function expand(text: string, pattern: RegExp, lookUp: LookUp, what: string): Rendered<string> {
   const missing: string[] = [];
   // By group name: by position, a pattern without a default would hand over the match's offset as one.

@@ -6,7 +6,7 @@ import { openDeadline } from './deadline.js';
 import type { Deadline } from './deadline.js';
 import { digestDeclaration, readDeclaration, ToolDeclarationError } from './declaration.js';
 import { policyOf } from './effect-policy.js';
-import { expandEnv, expandSecrets } from './expand.js';
+import { expandEnv, expandSecrets, missingSecrets } from './expand.js';
 import type { LookUp } from './expand.js';
 import { httpToolProblems } from './http-checks.js';
 import { httpToolSchema } from './http-format.js';
@@ -64,6 +64,7 @@ export function createHttpTool(name: string, declaration: unknown, deps: HttpToo
     short: declared.short,
     timeoutSeconds,
     call: (call) => client.call(call),
+    missingSecrets: () => missingSecrets({ ...probe?.headers, ...declared.headers }, deps.secrets),
     ...(probe === undefined ? {} : { probe: (query) => client.probe(probe, query) }),
   };
 }

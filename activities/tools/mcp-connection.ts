@@ -2,7 +2,7 @@ import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/cli
 import type { Transport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { excerpt } from '../../shared/domain/json-rules.js';
-import { expandSecrets } from './expand.js';
+import { expandSecrets, missingSecrets } from './expand.js';
 import type { LookUp } from './expand.js';
 import type { McpServerDeclaration } from './mcp-format.js';
 import { watchStreams } from './mcp-streams.js';
@@ -48,6 +48,12 @@ export class McpConnection {
 
   constructor(options: McpConnectionOptions) {
     this.options = options;
+  }
+
+  /** Names of the secrets that the server is given and that this process does not have. */
+  missingSecrets(): string[] {
+    const { server, secrets } = this.options;
+    return missingSecrets(server.transport === 'http' ? server.headers : server.env, secrets);
   }
 
   /**

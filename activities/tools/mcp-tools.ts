@@ -58,6 +58,7 @@ export function createMcpTool(parts: McpToolParts): Tool {
     short: declared.short,
     timeoutSeconds: totalSecondsOf(declared),
     call: (call) => callMcpTool(parts, call),
+    missingSecrets: () => parts.connection.missingSecrets(),
   };
 }
 

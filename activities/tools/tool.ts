@@ -93,6 +93,8 @@ export interface Tool {
   readonly timeoutSeconds: number;
   /** Answers when nothing of the call runs in this process any more; whoever calls bounds the wait. */
   call(call: ToolCall): Promise<ToolAnswer>;
+  /** Names of the secrets that a call would need and that this process does not have; absent where it needs none. */
+  missingSecrets?(): readonly string[];
   /** Asks the target what became of a key. Sends nothing that changes anything. */
   probe?(query: Omit<ToolCall, 'attempt'>): Promise<ProbeAnswer>;
 }

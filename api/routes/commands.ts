@@ -37,7 +37,9 @@ const SubmitCommand = z
       .meta({ description: 'Refuse the command when the run has moved on from this version.' }),
     budget: BudgetLimits.refine((limits) => budgetLines(limits).length > 0, { error: 'names no limit' })
       .optional()
-      .meta({ description: 'For `change_budget`: the limits to set, of those that the run has.' }),
+      .meta({
+        description: 'For `change_budget`: the limits to set. One that was not there counts from now on.',
+      }),
     deadline_at: z.iso
       .datetime({ offset: true })
       .optional()
@@ -172,7 +174,8 @@ const WHAT_TO_DO: Readonly<Record<Refusal, string>> = {
   resume_in_progress: 'It is being resumed; read it again and decide then.',
   pause_in_progress: 'It is being paused; resume it when it is paused, or cancel it.',
   not_paused: 'There is nothing to resume.',
-  budget_not_set: 'It has no limit for some of what the command names; GET the run shows those that it has.',
+  budget_not_set:
+    'It cannot count some of what the command names: a tool that its agent lacks, or a cost without a price.',
   state_version_conflict: 'It has moved on from the version you saw; read it again and decide then.',
 };
 

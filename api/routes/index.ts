@@ -3,12 +3,14 @@ import { listActiveRunLimitsRoute, putActiveRunLimitRoute } from './active-run-l
 import { listAgentsRoute } from './agents.js';
 import { putTenantBudgetRoute, readTenantBudgetRoute } from './budgets.js';
 import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './commands.js';
+import { clearCooldownRoute, listCooldownsRoute } from './cooldowns.js';
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
 import { judgeJobRoute, readJobRoute } from './jobs.js';
 import { listRefusalsRoute } from './refusals.js';
 import { grantRoleRoute, listRoleGrantsRoute, revokeRoleRoute } from './role-grants.js';
+import { listRetriesRoute, listRunRetriesRoute } from './retries.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
 import { exportRunRoute } from './run-export.js';
 import { readStoryRoute } from './run-story.js';
@@ -62,6 +64,7 @@ export const ROUTES: readonly Route[] = [
   readRunRoute,
   listTransitionsRoute,
   listEffectsRoute,
+  listRunRetriesRoute,
   listEventsRoute,
   streamRunRoute,
   readTranscriptRoute,
@@ -114,6 +117,9 @@ export const ROUTES: readonly Route[] = [
   runScheduleNowRoute,
   backfillScheduleRoute,
   readTenantBudgetRoute,
+  listRetriesRoute,
+  listCooldownsRoute,
+  clearCooldownRoute,
   listAgentsRoute,
   healthRoute,
   readinessRoute,

@@ -4,6 +4,7 @@ import { ON_CANCEL } from '../../shared/domain/delegates.js';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
 import { CONTROL_STATES, RUN_STATES } from '../../shared/domain/run-machine.js';
+import { COOLDOWN_KINDS } from '../../shared/ledger/reads/list-cooldowns.js';
 import { INTERRUPT_KINDS, INTERRUPT_STATES } from '../../shared/ledger/reads/list-interrupts.js';
 import { RunBudgetView } from './budget-views.js';
 import { AnyJson, NextCursor, Sha256, Time } from './common.js';
@@ -99,6 +100,33 @@ const RunControlView = z
       )
       .readonly()
       .meta({ description: 'Accepted and not carried out yet; at most 100, oldest first.' }),
+    cooldown: z
+      .strictObject({
+        cooldown_id: z.string(),
+        kind: z.enum(COOLDOWN_KINDS),
+        target: z.string(),
+        reason: z.string(),
+        until: Time,
+        turn_at: Time.meta({ description: 'When it is the run’s turn.' }),
+      })
+      .nullable()
+      .meta({ description: 'What asked to come later, while the run waits for its turn there.' }),
+    resume_blocked: z
+      .strictObject({
+        since: Time,
+        checked_at: Time,
+        worker: z.string().meta({ description: 'The process that looked last.' }),
+        faults: z
+          .array(
+            z.strictObject({
+              code: z.enum(['agent_unavailable', 'tool_missing', 'tool_changed', 'secret_missing']),
+              name: z.string(),
+            }),
+          )
+          .readonly(),
+      })
+      .nullable()
+      .meta({ description: 'What the run has pinned and misses, so that its resume is not carried out.' }),
   })
   .meta({ id: 'RunControl' });
 

@@ -35,8 +35,8 @@ const DOES: Readonly<Record<CommandKind, string>> = {
   cancel:
     'Ends the run `cancelled` once the outside truth of every effect is known, and says what had happened and what not.',
   change_budget:
-    'Raises or lowers limits of the run. A wait over its budget is superseded and the run looks again. A limit that the ' +
-    'run does not have refuses it (`budget_not_set`).',
+    'Raises or lowers limits of the run. A wait over its budget is superseded and the run looks again. A limit ' +
+    'that was not there counts from now on; one that the run cannot count refuses it (`budget_not_set`).',
   change_deadline:
     'Sets when the run must be over, earlier or later. A wait over its budget is superseded and the run looks again.',
 };

@@ -23,6 +23,7 @@ export const ID_PREFIXES = {
   occ: 'occurrence of a schedule',
   whe: 'webhook endpoint',
   whd: 'webhook delivery',
+  cdn: 'cool-down',
 } as const satisfies Record<string, string>;
 
 export type IdPrefix = keyof typeof ID_PREFIXES;

@@ -148,6 +148,20 @@ export type Held =
     }
   | { readonly kind: 'control'; readonly control: ControlState };
 
+/**
+ * What the call goes to has asked somebody to come later, and it is not this run's turn yet (SPEC 3.5). Nothing was
+ * opened and no attempt is counted; the trail was committed.
+ */
+export interface Cooling {
+  readonly kind: 'cooling';
+  readonly waitMs: number;
+  /** Attempts made so far. */
+  readonly attempt: number;
+  readonly attemptsMax: number;
+  /** Until the end of the series, or of the run where no attempt was made yet. */
+  readonly seriesMsLeft: number;
+}
+
 export interface PlannedSlot {
   readonly slot: number;
   readonly parallel: boolean;
@@ -185,6 +199,8 @@ export type ThinkAnswer =
       readonly seriesMsLeft: number;
       readonly retryAfterMs: number | null;
       readonly retryAfterMaxMs: number;
+      /** The run's turn in the cool-down that it met; absent where there is none. */
+      readonly notBeforeMs?: number;
     }
   | { readonly kind: 'exhausted' }
   /** Only a person can mend what stopped the call, and nobody has said anything yet. */
@@ -194,6 +210,7 @@ export type ThinkAnswer =
   /** Another attempt holds the call now. */
   | { readonly kind: 'late' }
   | { readonly kind: 'agent_unavailable' }
+  | Cooling
   | Held
   | Refused;
 
@@ -211,6 +228,8 @@ export interface EffectStanding {
   readonly outcome: EffectOutcome | 'lost' | null;
   readonly retryAfterMs: number | null;
   readonly retryAfterMaxMs: number;
+  /** After a stop: the run's turn in the cool-down that it met; absent where there is none. */
+  readonly notBeforeMs?: number;
   readonly onExhausted: 'tell_model' | 'fail';
   /** What an `unknown` or `not_committed` effect comes to next; null in every other state. */
   readonly next:
@@ -226,6 +245,7 @@ export type ActAnswer =
   /** The intent is written; without an approval it is never claimed. */
   | { readonly kind: 'approval_required' }
   | { readonly kind: 'key_conflict' }
+  | Cooling
   | Held
   | Refused;
 /** Where a question stands: `unanswered` also fails the run, by the question's own rule. */
@@ -234,6 +254,9 @@ export type AskAnswer = { readonly kind: 'open' | 'settled' | 'unanswered' } | H
 export type ChildAnswer = { readonly kind: 'open' | 'settled' } | Held;
 export type ExamineAnswer = EffectStanding | { readonly kind: 'absent' } | Refused;
 export type CommitAnswer = { readonly kind: 'committed'; readonly state: RunState } | Refused;
+
+/** `blocked`: what the run has pinned is not all there; the ledger says what is missing, and nothing moved. */
+export type ResumeAnswer = CommitAnswer | { readonly kind: 'blocked' };
 
 export interface ResumePoint {
   readonly kind: 'resume';
@@ -310,8 +333,8 @@ export interface LedgerActivities {
   look(input: { readonly runId: string; readonly position: number | null }): Promise<LookAnswer | Refused>;
   /** What is undone next, with its intent written. */
   nextUndo(input: CommitInput): Promise<NextUndo | Refused>;
-  /** Re-claims a run whose resume was asked for, under a new epoch. */
-  claimResume(input: CommitInput): Promise<CommitAnswer>;
+  /** Re-claims a run whose resume was asked for, under a new epoch, where all that it has pinned is there. */
+  claimResume(input: CommitInput): Promise<ResumeAnswer>;
   /** Takes the run for this execution, if Temporal says it is the open one. */
   takeOver(input: { readonly runId: string; readonly continued: boolean }): Promise<TakeOverAnswer>;
 }

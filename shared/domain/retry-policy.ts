@@ -23,6 +23,8 @@ export interface RetryQuestion {
   readonly retryAfterMs: number | null;
   /** A longer Retry-After ends the series. */
   readonly retryAfterMaxMs: number;
+  /** The run's turn among all that wait for the same target; 0 where none wait. */
+  readonly notBeforeMs?: number | undefined;
   /** In [0, 1): spreads runs that stopped together. */
   readonly random: number;
 }
@@ -32,13 +34,13 @@ export type RetryDecision =
   | { readonly kind: 'exhausted'; readonly why: 'attempts' | 'deadline' | 'retry_after_too_long' };
 
 /**
- * The later of the backoff and the target's Retry-After; a deadline before eligibility ends the series.
+ * The latest of the backoff, the target's Retry-After and the run's turn; a deadline before eligibility ends the series.
  */
 export function decideRetry(question: RetryQuestion): RetryDecision {
   if (question.attempt >= question.attemptsMax) return { kind: 'exhausted', why: 'attempts' };
   const retryAfterMs = question.retryAfterMs ?? 0;
   if (retryAfterMs > question.retryAfterMaxMs) return { kind: 'exhausted', why: 'retry_after_too_long' };
-  const waitMs = Math.ceil(Math.max(backoffMs(question), retryAfterMs));
+  const waitMs = Math.ceil(Math.max(backoffMs(question), retryAfterMs, question.notBeforeMs ?? 0));
   if (waitMs >= question.seriesMsLeft) return { kind: 'exhausted', why: 'deadline' };
   return { kind: 'wait', waitMs };
 }

@@ -183,6 +183,7 @@ export const TRANSITION_REASONS = [
   'approval_expired',
   'transient_fault',
   'limit_stop',
+  'cooling_down',
   'in_progress_at_target',
   'retry_due',
   'retries_exhausted',

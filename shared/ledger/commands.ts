@@ -67,6 +67,48 @@ export async function claimResume(db: Db, { runId, execution }: Speaker, trail: 
   await callFunction(db, CLAIM_RESUME, [runId, execution, trail.from, jsonb(trail.entries)]);
 }
 
+const BLOCK_RESUME = {
+  name: 'ledger/block-resume',
+  text: 'select holdfast.block_resume($1, $2, $3, $4, $5, $6) as answer',
+};
+
+/** Why a run cannot go on in the process that holds it: codes and names, never a value. */
+export interface ResumeFault {
+  readonly code: 'agent_unavailable' | 'tool_missing' | 'tool_changed' | 'secret_missing';
+  /** The agent, the tool, or the name of the secret. */
+  readonly name: string;
+}
+
+/** Commits the trail and keeps what a run misses whose resume was asked for; the control region does not move. Safe to repeat. */
+export async function blockResume(
+  db: Db,
+  { runId, execution }: Speaker,
+  trail: Trail,
+  blocked: { readonly worker: string; readonly faults: readonly ResumeFault[] },
+): Promise<void> {
+  const { worker, faults } = blocked;
+  await callFunction(db, BLOCK_RESUME, [
+    ...[runId, execution, trail.from, jsonb(trail.entries), worker, jsonb(faults)],
+  ]);
+}
+
+const PINNED_AGENT = {
+  name: 'ledger/pinned-agent',
+  text: 'select agent, agent_version from holdfast.runs where run_id = $1',
+};
+
+/** The agent version that a run has pinned, or null when there is no such run. Reads only. */
+export async function readPinnedAgent(
+  db: Db,
+  runId: string,
+): Promise<{ readonly agent: string; readonly agent_version: string } | null> {
+  const { rows } = await db.query<{ agent: string; agent_version: string }>({
+    ...PINNED_AGENT,
+    values: [runId],
+  });
+  return rows[0] ?? null;
+}
+
 const LOOK = { name: 'ledger/look', text: 'select holdfast.look($1, $2, $3) as answer' };
 
 /**

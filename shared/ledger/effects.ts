@@ -1,5 +1,6 @@
 import type { EffectClass, EffectOutcome } from '../domain/effect-classes.js';
-import type { CloseReason, EffectStanding, Held, Trail } from '../domain/protocol.js';
+import type { CloseReason, Cooling, EffectStanding, Held, Trail } from '../domain/protocol.js';
+import { coolingOf, notBeforeOf } from './cooldowns.js';
 import { callFunction, type Db, jsonb } from './database.js';
 import type { NeededApproval } from './approvals.js';
 import type { StepPlace } from './model-calls.js';
@@ -60,7 +61,7 @@ export async function claimEffect(
     /** Added to the tool's time-out: what the claim and the receipt may take. */
     readonly leaseMarginMs: number;
   },
-): Promise<ClaimedEffect | EffectStanding | Held | ApprovalRequired> {
+): Promise<ClaimedEffect | EffectStanding | Cooling | Held | ApprovalRequired> {
   const a = await callFunction(db, CLAIM, [
     speaker.runId,
     speaker.execution,
@@ -93,6 +94,8 @@ export async function claimEffect(
       };
     case 'effect':
       return standing(a);
+    case 'cooling':
+      return coolingOf(a);
     case 'approval_required':
       return { kind: 'approval_required', needed: (a['needed'] ?? null) as NeededApproval | null };
     default:
@@ -114,6 +117,7 @@ export function standing(a: Record<string, unknown>): EffectStanding {
     outcome: orNull('outcome'),
     retryAfterMs: orNull('retry_after_ms'),
     retryAfterMaxMs: a['retry_after_max_ms'] as number,
+    ...notBeforeOf(a),
     onExhausted: a['on_exhausted'] as EffectStanding['onExhausted'],
     next: orNull('next'),
     leaseMsLeft: orNull('lease_ms_left'),

@@ -3,8 +3,9 @@ import type { DelegateShare, OnCancel } from '../domain/delegates.js';
 import type { InputWait } from '../domain/questions.js';
 import type { LimitCode } from '../domain/budgets.js';
 import type { ModelResponse, TokenUsage } from '../domain/models.js';
-import type { ChildSlot, Held, PlannedSlot, Trail } from '../domain/protocol.js';
+import type { ChildSlot, Cooling, Held, PlannedSlot, Trail } from '../domain/protocol.js';
 import type { RunState } from '../domain/run-machine.js';
+import { coolingOf, notBeforeOf } from './cooldowns.js';
 import { callFunction, type Db, jsonb } from './database.js';
 import { newId } from './new-id.js';
 import type { Speaker } from './trail.js';
@@ -76,6 +77,7 @@ export async function claimModelCall(
 ): Promise<
   | ClaimedModelCall
   | AnsweredModelCall
+  | Cooling
   | Held
   | { readonly kind: 'exhausted' | 'late' | 'person_needed' | 'given_up' }
 > {
@@ -106,6 +108,8 @@ export async function claimModelCall(
         finishing: (a['finishing'] ?? null) as LimitCode | null,
         messages: a['messages'] as StoredMessage[],
       };
+    case 'cooling':
+      return coolingOf(a);
     default:
       return a as unknown as Held | { kind: 'exhausted' | 'late' | 'person_needed' | 'given_up' };
   }
@@ -262,6 +266,8 @@ export interface ModelAttemptFailure {
   readonly detail: string;
   readonly requestId: string | null;
   readonly usage: Pick<TokenUsage, 'inputTokens' | 'outputTokens'>;
+  /** The provider's Retry-After; absent where it gave none. */
+  readonly retryAfterMs?: number | undefined;
   /** Whom to ask, where only a person can mend it: opened in the same transaction. */
   readonly wait?: InputWait | undefined;
 }
@@ -271,11 +277,13 @@ export interface ModelSeriesStanding {
   readonly attemptsMax: number;
   readonly seriesMsLeft: number;
   readonly retryAfterMaxMs: number;
+  /** The run's turn in the cool-down that it met; absent where there is none. */
+  readonly notBeforeMs?: number;
 }
 
 const FAIL_ATTEMPT = {
   name: 'ledger/fail-model-attempt',
-  text: 'select holdfast.fail_model_attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) as answer',
+  text: 'select holdfast.fail_model_attempt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) as answer',
 };
 
 /** Ends an attempt that gave no response; what it cost is counted. Safe to repeat. */
@@ -299,6 +307,7 @@ export async function failModelAttempt(
     failure.usage.outputTokens,
     newId('int'),
     failure.wait === undefined ? null : jsonb(failure.wait),
+    failure.retryAfterMs ?? null,
   ]);
   if (a['kind'] === 'late') return { kind: 'late' };
   return {
@@ -307,5 +316,6 @@ export async function failModelAttempt(
     attemptsMax: a['attempts_max'] as number,
     seriesMsLeft: a['series_ms_left'] as number,
     retryAfterMaxMs: a['retry_after_max_ms'] as number,
+    ...notBeforeOf(a),
   };
 }

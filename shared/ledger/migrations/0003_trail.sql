@@ -235,7 +235,8 @@ begin
   return r;
 end $$;
 
--- One stop of a retry series as a row. The series' own deadline was written down with the intent.
+-- One stop of a retry series as a row. The series' own deadline was written down with the intent; a call that waits for
+-- its first attempt has the run's.
 create function holdfast.record_retry(r holdfast.runs, p jsonb) returns holdfast.runs
 language plpgsql as $$
 declare
@@ -256,7 +257,7 @@ begin
                                 attempt, attempts_max, deadline_at, eligible_at, retry_after_seconds)
     values (r.run_id, r.trail_position, r.tenant_id, (p ->> 'turn')::int, (p ->> 'step')::int, (p ->> 'slot')::int,
             v_effect_id, p ->> 'reason', p ->> 'action', v_owner, (p ->> 'attempt')::int,
-            (p ->> 'attemptsMax')::int, v_deadline, v_eligible, (p ->> 'retryAfterSeconds')::bigint);
+            (p ->> 'attemptsMax')::int, coalesce(v_deadline, r.deadline_at), v_eligible, (p ->> 'retryAfterSeconds')::bigint);
   return holdfast.append_event(r, 'retry.recorded', jsonb_strip_nulls(jsonb_build_object(
     'turn', (p ->> 'turn')::int, 'step', (p ->> 'step')::int, 'slot', (p ->> 'slot')::int, 'effect_id', v_effect_id,
     'reason', p ->> 'reason', 'action', p ->> 'action', 'attempt', (p ->> 'attempt')::int,

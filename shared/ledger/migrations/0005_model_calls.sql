@@ -40,6 +40,7 @@ declare
   v_lost text;
   v_reached jsonb;
   v_way text;
+  v_slot timestamptz;
 begin
   if r.state <> 'running' then
     raise exception 'out_of_step: % is %, and calls no model', p_run, r.state using errcode = 'HF005';
@@ -100,6 +101,14 @@ begin
        where run_id = p_run and turn = p_turn and step = p_step;
       perform holdfast.save_run(r);
       return jsonb_build_object('kind', 'exhausted');
+    end if;
+    v_slot := holdfast.cooldown_turn(r, 'model', r.model_target);
+    if v_slot is not null then
+      update holdfast.model_calls set lost_attempts = m.lost_attempts
+       where run_id = p_run and turn = p_turn and step = p_step;
+      perform holdfast.save_run(r);
+      return holdfast.cooling_answer(r, v_slot, coalesce(m.attempts - m.lost_attempts, 0),
+        coalesce(m.attempts_max, (r.contract #>> '{retry,attempts_max}')::int), m.series_deadline_at);
     end if;
     v_reached := holdfast.reserve_budget(r, p_attempt_id, jsonb_build_object('model', true, 'steps', (m.run_id is null)::int));
     if v_reached ->> 'kind' = 'reached' then
@@ -189,6 +198,7 @@ declare
 begin
   select * into r from holdfast.runs where run_id = p_run for update;
   select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
+  if r.cooldown_id is not null then perform holdfast.ease_cooldown(r, 'model', r.model_target); end if;
   r := holdfast.end_model_attempt(r, p_attempt_id, 'answered', null, null, p_summary ->> 'requestId',
     (p_summary #>> '{usage,inputTokens}')::bigint, (p_summary #>> '{usage,outputTokens}')::bigint);
   if m.state = 'answered' and m.attempts = p_attempt then
@@ -261,16 +271,22 @@ end $$;
 create function holdfast.fail_model_attempt(
   p_run text, p_execution text, p_turn integer, p_step integer, p_attempt integer, p_attempt_id text,
   p_reason text, p_detail text, p_request_id text, p_input_tokens bigint, p_output_tokens bigint,
-  p_interrupt_id text, p_wait jsonb) returns jsonb
+  p_interrupt_id text, p_wait jsonb, p_retry_after_ms bigint) returns jsonb
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
 declare
   r holdfast.runs;
   m holdfast.model_calls;
   v_again boolean;
+  v_slot timestamptz;
 begin
   select * into r from holdfast.runs where run_id = p_run for update;
   select * into m from holdfast.model_calls where run_id = p_run and turn = p_turn and step = p_step;
   v_again := exists (select from holdfast.model_attempts where attempt_id = p_attempt_id and ended_at is not null);
+  if p_reason in ('rate_limited', 'overloaded') then
+    -- Also from an attempt that has lost the call: it speaks of the provider.
+    v_slot := case when v_again then r.cooldown_slot_at
+      else holdfast.meet_stop(r, 'model', r.model_target, p_reason, p_retry_after_ms, p_detail) end;
+  end if;
   r := holdfast.end_model_attempt(r, p_attempt_id, case p_reason when 'aborted' then 'lost' else 'failed' end, p_reason,
                                   p_detail, p_request_id, p_input_tokens, p_output_tokens);
   if not holdfast.holds_model_call(r, p_execution, m, p_attempt) then
@@ -295,7 +311,8 @@ begin
     'attempts_max', m.attempts_max,
     'retry_after_max_ms', (r.contract #>> '{retry,retry_after_seconds_max}')::bigint * 1000,
     'series_ms_left', floor(extract(epoch from
-      least(m.series_deadline_at, r.deadline_at) - clock_timestamp()) * 1000)::bigint);
+      least(m.series_deadline_at, r.deadline_at) - clock_timestamp()) * 1000)::bigint,
+    'not_before_ms', holdfast.ms_until(v_slot));
 end $$;
 
 -- Writes the one result of one tool call into the transcript. A second one for the same place is a bug.

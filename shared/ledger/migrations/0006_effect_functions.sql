@@ -176,6 +176,7 @@ declare
   v_approval jsonb;
   v_reached jsonb;
   v_way text;
+  v_slot timestamptz;
 begin
   if r.state <> (case when p_slot < 1000 then 'running' else 'compensating' end) then
     raise exception 'out_of_step: % is %, and dispatches nothing', p_run, r.state using errcode = 'HF005';
@@ -253,6 +254,13 @@ begin
         return jsonb_build_object('kind', 'approval_required', 'expires_in_ms', v_approval -> 'expires_in_ms',
           'needed', case when v_approval ->> 'kind' = 'needed' then holdfast.needed_approval(r, e) end);
     end case;
+  end if;
+  -- No approval is used and nothing reserved by what waits for its turn.
+  v_slot := holdfast.cooldown_turn(r, 'tool', e.namespace);
+  if v_slot is not null then
+    perform holdfast.save_run(r);
+    return holdfast.cooling_answer(r, v_slot, e.attempts - e.lost_attempts, e.attempts_max,
+      case when e.attempts > 0 then e.series_deadline_at end);
   end if;
   -- A resend is no new work: it finds out what became of the old, and what that may take is reserved still. What undoes is
   -- not held up by what the run may spend.
@@ -362,6 +370,7 @@ declare
   e holdfast.effects;
   r holdfast.runs;
   v_result text;
+  v_slot timestamptz;
 begin
   select * into a from holdfast.attempts where attempt_id = p_attempt_id;
   if not found then
@@ -376,6 +385,11 @@ begin
     -- Only a success speaks for the effect. A refusal, or proof that nothing left, speaks for this attempt: while an
     -- earlier one may have been carried out, the effect stays unknown, or it would be forgotten.
     v_result := case when p_outcome <> 'succeeded' and holdfast.may_have_happened(e) then 'unknown' else p_outcome end;
+    if p_outcome = 'throttled' and p_retry_after_ms is not null then
+      v_slot := holdfast.meet_stop(r, 'tool', e.namespace, 'throttled', p_retry_after_ms, null);
+    elsif r.cooldown_id is not null and p_outcome in ('succeeded', 'rejected') then
+      perform holdfast.ease_cooldown(r, 'tool', e.namespace);
+    end if;
     case v_result
       when 'succeeded', 'rejected' then
         r := holdfast.write_receipt(r, e, p_attempt_id, p_outcome, 'response', p_reference, p_target_status, p_body,
@@ -401,7 +415,8 @@ begin
                                     p_content_type, p_truncated, p_result_text);
   end if;
   select * into e from holdfast.effects where effect_id = a.effect_id;
-  return holdfast.effect_standing(r, e);
+  return holdfast.effect_standing(r, e) || case when v_slot is null then '{}'
+    else jsonb_build_object('not_before_ms', holdfast.ms_until(v_slot)) end;
 end $$;
 
 -- The receipt, the settled state and the result the model will read: none exists without the others.

@@ -159,6 +159,7 @@ begin
     r := holdfast.move_run(r, 'control', 'claiming', 'resume_requested', 'holdfast:workflow');
     r.epoch := r.epoch + 1;
     r := holdfast.append_event(r, 'run.resumed', jsonb_build_object('epoch', r.epoch));
+    perform holdfast.unblock_resume(p_run);
     r := holdfast.move_run(r, 'control', 'active', 'resume_claimed', 'holdfast:workflow');
   end if;
   perform holdfast.save_run(r);

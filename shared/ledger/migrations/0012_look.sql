@@ -61,7 +61,11 @@ begin
        and case c.kind when 'pause' then r.state <> 'running'
                          or exists (select from holdfast.child_runs h where h.parent_run_id = r.run_id)
                            and (select draining from holdfast.bound_children(r.run_id)) = 0
-                       when 'cancel' then r.state not in ('needs_reconciliation', 'reconciling') else true end
+                       when 'cancel' then r.state not in ('needs_reconciliation', 'reconciling')
+                       -- What it misses is looked for once a minute.
+                       when 'resume' then not exists (select from holdfast.resume_blocks b where b.run_id = r.run_id
+                         and b.cleared_at is null and b.checked_at > clock_timestamp() - interval '1 minute')
+                       else true end
        and c.created_at < clock_timestamp() - make_interval(secs => p_quiet_seconds)
     union
     select i.run_id from holdfast.interrupts i join holdfast.runs r using (run_id)

@@ -490,10 +490,16 @@ begin
   return r;
 end $$;
 
--- The command `change_budget`: the first of its lines that the run does not have, or null.
+-- The command `change_budget`: the first of its lines that the run neither has nor could count, or null: a cost in another
+-- currency than its model's, an effect of a tool that its agent does not have.
 create function holdfast.missing_line(r holdfast.runs, p_lines jsonb) returns jsonb language sql stable as $$
-  select l from jsonb_array_elements(p_lines) as l
-   where l ->> 'kind' not in ('steps', 'tool_calls') and not exists (
+  select l from jsonb_array_elements(p_lines) as l, holdfast.agent_versions v
+   where v.agent = r.agent and v.agent_version = r.agent_version
+     and case when l ->> 'kind' = 'cost' then v.manifest #>> '{model,price,currency}' is distinct from l ->> 'subject'
+              when l ->> 'kind' in ('effect_count', 'effect_sum') then not exists (
+                select from jsonb_array_elements(v.manifest -> 'tools') as t where t ->> 'name' = l ->> 'subject')
+              else false end
+     and not exists (
      select from holdfast.budgets b where b.owner = r.root_run_id and b.kind = l ->> 'kind'
         and b.subject = l ->> 'subject' and b.pointer = l ->> 'pointer') limit 1
 $$;
@@ -509,6 +515,14 @@ begin
     r := holdfast.append_event(r, 'deadline.changed', jsonb_build_object(
       'from', r.deadline_at, 'to', p_payload ->> 'deadline_at'));
     r.deadline_at := (p_payload ->> 'deadline_at')::timestamptz;
+  end if;
+  -- A limit that was not there counts from now on: what was used before it, and what is in flight, is not counted.
+  if p_kind = 'change_budget' then
+    insert into holdfast.budgets (tenant_id, root_run_id, owner, kind, subject, pointer)
+      select r.tenant_id, r.root_run_id, r.root_run_id, line ->> 'kind', line ->> 'subject', line ->> 'pointer'
+        from jsonb_array_elements(p_payload -> 'lines') with ordinality as t (line, n)
+       where line ->> 'kind' not in ('steps', 'tool_calls') order by n
+      on conflict (owner, kind, subject, pointer) do nothing;
   end if;
   for b in select * from holdfast.budgets where p_kind = 'change_budget' and owner = r.root_run_id
             order by budget_id for update loop

@@ -144,6 +144,8 @@ declare
   v_plan jsonb;
   v_kind text := 'open';
   v_refusal text;
+  v_reached jsonb;
+  v_way text;
 begin
   if r.state <> 'running' then
     raise exception 'out_of_step: % is %, and starts no child', p_run, r.state using errcode = 'HF005';
@@ -166,12 +168,23 @@ begin
     end if;
   elsif r.control <> 'active' then
     v_kind := 'control';
-  elsif clock_timestamp() >= r.deadline_at then
-    v_kind := 'limit';
   else
-    r.tool_calls := r.tool_calls + 1;
-    v_refusal := holdfast.admit_child(r, v_plan, p_turn, p_step, p_child, p_versions);
-    if v_refusal is null then
+    v_reached := case when r.finishing is not null then null
+      when clock_timestamp() >= r.deadline_at then holdfast.run_limit(r, 'wall_clock')
+      when r.tool_calls >= r.tool_calls_max then holdfast.run_limit(r, 'tool_calls') end;
+    if v_reached is not null then
+      v_way := holdfast.limit_way(r);
+      r := holdfast.meet_limit(r, v_way, p_turn, p_step, v_reached);
+    end if;
+    if r.finishing is not null then
+      v_refusal := r.finishing;
+    elsif v_reached is null then
+      r.tool_calls := r.tool_calls + 1;
+      v_refusal := holdfast.admit_child(r, v_plan, p_turn, p_step, p_child, p_versions);
+    end if;
+    if r.finishing is null and v_reached is not null then
+      v_kind := 'limit';
+    elsif v_refusal is null then
       r := holdfast.append_event(r, 'child.started', jsonb_build_object('child_run_id', p_child,
         'tool', v_plan ->> 'toolName', 'agent', v_plan ->> 'agent', 'turn', p_turn, 'step', p_step, 'slot', p_slot,
         'on_cancel', v_plan ->> 'onCancel'));
@@ -186,9 +199,9 @@ begin
     end if;
   end if;
   perform holdfast.save_run(r);
-  return jsonb_strip_nulls(jsonb_build_object('kind', v_kind,
-    'control', case v_kind when 'control' then r.control end,
-    'limit', case v_kind when 'limit' then 'limit_wall_clock' end));
+  return case v_kind when 'limit' then holdfast.limit_answer(v_way, v_reached)
+    else jsonb_strip_nulls(jsonb_build_object('kind', v_kind,
+      'control', case v_kind when 'control' then r.control end)) end;
 end $$;
 
 -- The one result of a delegate's call: what the child said last, or how it ended. A child that was swept has failed.

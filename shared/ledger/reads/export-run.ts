@@ -24,11 +24,12 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
     'delivery_id in (select delivery_id from holdfast.webhook_deliveries where run_id = $run)',
 };
 
-/** Tables that hold nothing of a run: pointers, rules, places that hold secrets, rights, and what was refused at any door. */
+/** Tables that hold nothing of a run: pointers, what concerns all runs, rules, places that hold secrets, rights, and what was refused at any door. */
 export const NOT_EXPORTED = [
   'active_run_limit_changes',
   'active_run_limits',
   'agents',
+  'cooldowns',
   'legal_transitions',
   'migrations',
   'refusals',

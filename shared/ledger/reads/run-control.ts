@@ -1,6 +1,8 @@
 import type { CommandKind } from '../../domain/control-table.js';
 import { EFFECT_STATES, type EffectState } from '../../domain/effect-machine.js';
 import type { ControlState, RunState } from '../../domain/run-machine.js';
+import type { ResumeFault } from '../commands.js';
+import type { CooldownKind } from './list-cooldowns.js';
 import { type InterruptKind, type InterruptState, RAN_OUT, TOOL_OF_WAIT } from './list-interrupts.js';
 import { isoTime, jsonTime } from './row-values.js';
 
@@ -21,6 +23,28 @@ export interface RunControl {
   readonly taking_up: readonly DecidedInterrupt[];
   /** Commands in force that the run has not carried out yet; at most 100, oldest first. */
   readonly commands: readonly PendingCommand[];
+  /** What asked to come later, while the run waits for its turn there. */
+  readonly cooldown: RunCooldown | null;
+  /** What the run has pinned and misses, so that a resume is not carried out. */
+  readonly resume_blocked: ResumeBlock | null;
+}
+
+export interface ResumeBlock {
+  readonly since: string;
+  readonly checked_at: string;
+  /** The process that looked last. */
+  readonly worker: string;
+  readonly faults: readonly ResumeFault[];
+}
+
+export interface RunCooldown {
+  readonly cooldown_id: string;
+  readonly kind: CooldownKind;
+  readonly target: string;
+  readonly reason: string;
+  readonly until: string;
+  /** When it is the run's turn. */
+  readonly turn_at: string;
 }
 
 export interface OpenInterrupt {
@@ -135,6 +159,14 @@ export const RUN_CONTROL_COLUMNS = `
               select command_id, kind, actor_id, created_at from holdfast.commands
                where run_id = r.run_id and fate = 'accepted' order by command_id limit ${LISTED_MAX}) p
            ) as pending_commands,
+           (select jsonb_build_object('cooldown_id', c.cooldown_id, 'kind', c.kind, 'target', c.target,
+                   'reason', c.reason, 'until', c.until_at, 'turn_at', r.cooldown_slot_at)
+              from holdfast.cooldowns c
+             where c.cooldown_id = r.cooldown_id and r.cooldown_slot_at > clock_timestamp() and r.ended_at is null
+           ) as cooldown,
+           (select jsonb_build_object('since', b.since, 'checked_at', b.checked_at, 'worker', b.worker, 'faults', b.faults)
+              from holdfast.resume_blocks b
+             where b.run_id = r.run_id and b.cleared_at is null and r.control = 'resume_requested') as resume_blocked,
            case when r.state = 'cancelled' then (
              select coalesce(jsonb_agg(jsonb_build_object(
                'effect_id', f.effect_id, 'tool', f.tool, 'state', f.state, 'reference', c.reference)
@@ -155,6 +187,8 @@ export interface RunControlRow {
   readonly open_interrupts: readonly OpenInterrupt[];
   readonly taking_up: readonly DecidedInterrupt[];
   readonly pending_commands: readonly PendingCommand[];
+  readonly cooldown: RunCooldown | null;
+  readonly resume_blocked: ResumeBlock | null;
   readonly effect_counts: Readonly<Record<string, number>>;
   /** The first of each state, in order; null unless the run is `cancelled`. */
   readonly cancelled_effects: readonly EffectLine[] | null;
@@ -169,7 +203,19 @@ export function controlOf(row: RunControlRow): RunControl {
     interrupts: row.open_interrupts.map((line) => ({ ...line, expires_at: jsonTime(line.expires_at) })),
     taking_up: row.taking_up.map((line) => ({ ...line, decided_at: jsonTime(line.decided_at) })),
     commands: row.pending_commands.map((line) => ({ ...line, created_at: jsonTime(line.created_at) })),
+    cooldown: cooldownOf(row.cooldown),
+    resume_blocked: blockOf(row.resume_blocked),
   };
+}
+
+function blockOf(block: ResumeBlock | null): ResumeBlock | null {
+  if (block === null) return null;
+  return { ...block, since: jsonTime(block.since), checked_at: jsonTime(block.checked_at) };
+}
+
+function cooldownOf(cooldown: RunCooldown | null): RunCooldown | null {
+  if (cooldown === null) return null;
+  return { ...cooldown, until: jsonTime(cooldown.until), turn_at: jsonTime(cooldown.turn_at) };
 }
 
 /** What a cancelled run had done; null for a run that is not. */
