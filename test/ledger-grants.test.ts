@@ -4,6 +4,7 @@ import { giveStandingGrant } from '../shared/ledger/standing-grants.js';
 import { escalateOverdue } from '../shared/ledger/sweep.js';
 import { newFamily } from './support/children.js';
 import { acceptJob, addRefusal, makeOverdue, newUndo, settle } from './support/desk.js';
+import { addFork } from './support/forks.js';
 import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -51,6 +52,7 @@ beforeAll(async () => {
   await acceptJob(ledger, ended);
   await addRefusal(ledger);
   await newFamily(ledger);
+  await addFork(ledger);
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -141,15 +143,19 @@ describe('the application', () => {
       'examine_effect',
       'fail_model_attempt',
       'finish_webhook',
+      'fork_run',
       'give_standing_grant',
       'grant_role',
       'intend_undo',
       'judge_job',
       'lease_webhooks',
+      'list_checkpoints',
       'look',
       'mark_swept',
+      'newest_checkpoint',
       'next_undo',
       'open_approval',
+      'read_checkpoint',
       'record_query',
       'record_refusal',
       'register_agent',
@@ -215,7 +221,7 @@ describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'standing_grant_uses'],
-    ...['job_acceptances', 'refusals', 'child_runs'],
+    ...['job_acceptances', 'refusals', 'child_runs', 'forks', 'inherited_effects'],
     // Of undos, those that a person has decided.
     ...['settlement_words', 'escalations', 'undos'],
   ];

@@ -1,7 +1,9 @@
 import type { Route } from '../route.js';
 import { listAgentsRoute } from './agents.js';
 import { putTenantBudgetRoute, readTenantBudgetRoute } from './budgets.js';
+import { listCheckpointsRoute, readCheckpointRoute } from './checkpoints.js';
 import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './commands.js';
+import { forkRunRoute } from './forks.js';
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
@@ -44,6 +46,9 @@ export const ROUTES: readonly Route[] = [
   readTranscriptRoute,
   readStoryRoute,
   exportRunRoute,
+  listCheckpointsRoute,
+  readCheckpointRoute,
+  forkRunRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,

@@ -140,13 +140,14 @@ declare
 begin
   insert into holdfast.effects (effect_id, tenant_id, run_id, turn, step, slot, redo, supersedes, call_id, tool,
       tool_version, effect_class, namespace, idempotency_key, arguments, arguments_sha256, policy, requested_by,
-      attempts_max, series_deadline_at)
+      attempts_max, series_deadline_at, simulated)
     values (holdfast.effect_id(r.run_id, p_turn, p_step, v_slot, p_redo), r.tenant_id, r.run_id, p_turn, p_step,
       v_slot, p_redo, p_supersedes, p_plan ->> 'callId', p_plan ->> 'toolName', p_plan ->> 'toolVersion',
       p_plan ->> 'effectClass', p_plan ->> 'namespace',
       holdfast.effect_key(r.run_id, p_turn, p_step, v_slot, p_redo), p_plan ->> 'arguments',
       p_plan ->> 'argumentsSha256', p_plan -> 'policy', r.actor_id, (r.contract #>> '{retry,attempts_max}')::int,
-      clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int))
+      clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int),
+      coalesce(r.fork_mode = 'simulate', false))
     on conflict (namespace, idempotency_key) do nothing
     returning * into e;
   if e.effect_id is null then
@@ -234,6 +235,15 @@ begin
     r := holdfast.deny_effect(r, e, 'limit');
     perform holdfast.save_run(r);
     return holdfast.effect_standing(r, holdfast.newest_effect(p_run, p_turn, p_step, p_slot));
+  end if;
+  -- What the run that this one was forked from has a receipt of is not done again; a simulation does nothing at all.
+  if r.fork_mode = 'simulate' or r.fork_mode = 'reuse_if_identical' and e.redo = 0 and e.attempts = 0 then
+    r := holdfast.answer_from_source(r, e);
+    e := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
+    if e.settled_at is not null then
+      perform holdfast.save_run(r);
+      return holdfast.effect_standing(r, e);
+    end if;
   end if;
   -- A resend under the same key is the same approved act; every first dispatch consumes an approval of its own.
   if (e.policy ->> 'approval') = 'required' and not v_resend and e.attempts = 0 then
@@ -486,19 +496,18 @@ begin
     raise exception 'effect_not_found: %/%/%/%', p_run, p_turn, p_step, p_slot using errcode = 'HF007';
   end if;
   select * into e from holdfast.effects where effect_id = e.effect_id for update;
-  if e.state = 'unknown' and e.effect_class = 'read' then
-    r := holdfast.settle_lost_reads(r, e.effect_id);
-    select * into e from holdfast.effects where effect_id = e.effect_id;
-  end if;
-  if e.state = 'intended' then
-    r := holdfast.close_intended(r, p_state, e.effect_id);
-    select * into e from holdfast.effects where effect_id = e.effect_id;
-  end if;
-  if e.state in ('denied', 'withdrawn', 'superseded', 'not_committed')
+  if (e.state in ('intended', 'denied', 'withdrawn', 'superseded', 'not_committed')
+      or e.state = 'unknown' and e.effect_class = 'read')
      and not holdfast.has_result(p_run, p_turn, p_step, p_slot) then
     r := holdfast.write_result(r, p_turn, p_step, p_slot, jsonb_build_object(
       'callId', e.call_id, 'toolName', e.tool, 'text', p_result_text, 'isError', true));
   end if;
+  if e.state = 'unknown' and e.effect_class = 'read' then
+    r := holdfast.settle_lost_reads(r, e.effect_id);
+  elsif e.state = 'intended' then
+    r := holdfast.close_intended(r, p_state, e.effect_id);
+  end if;
+  select * into e from holdfast.effects where effect_id = e.effect_id;
   perform holdfast.save_run(r);
   return holdfast.effect_standing(r, e);
 end $$;

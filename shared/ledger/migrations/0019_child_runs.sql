@@ -169,7 +169,9 @@ begin
     v_kind := 'limit';
   else
     r.tool_calls := r.tool_calls + 1;
-    v_refusal := holdfast.admit_child(r, v_plan, p_turn, p_step, p_child, p_versions);
+    -- Nothing leaves a simulation, and another run could send.
+    v_refusal := case when r.fork_mode = 'simulate' then 'simulated_refused'
+      else holdfast.admit_child(r, v_plan, p_turn, p_step, p_child, p_versions) end;
     if v_refusal is null then
       r := holdfast.append_event(r, 'child.started', jsonb_build_object('child_run_id', p_child,
         'tool', v_plan ->> 'toolName', 'agent', v_plan ->> 'agent', 'turn', p_turn, 'step', p_step, 'slot', p_slot,
