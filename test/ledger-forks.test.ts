@@ -4,7 +4,7 @@ import { listEffects } from '../shared/ledger/reads/read-effects.js';
 import { readRun } from '../shared/ledger/reads/read-run.js';
 import { newStepOf, refund, refunds, registerBudgetAgent } from './support/budget.js';
 import { delegating, resultOf, start } from './support/children.js';
-import { acceptJob, newGate, submit } from './support/desk.js';
+import { acceptJob, newGate, newUndo, settle, submit } from './support/desk.js';
 import { askFork, checkpointAt, checkpointsOf, newFork, rowsOf } from './support/forks.js';
 import { next, UNDO } from './support/ledger-undo.js';
 import { callOf, type LedgerRun } from './support/ledger-run.js';
@@ -293,6 +293,26 @@ describe('a fork that reuses', () => {
     await fork.plan([pay(2), pay(3)]);
     expect([await fork.call(0).ask(), await fork.call(1).ask()]).toStrictEqual(['denied', 'claimed']);
     expect(await told(fork, 0)).toContain('source_unresolved');
+  });
+});
+
+describe('what has been taken back', () => {
+  test('is told to the fork, and is no receipt to reuse', async () => {
+    const call = await newUndo(ledger);
+    await settle(call, { decided: 'compensated' });
+    const cut = await checkpointAt(call.run, 'effect_settled');
+    const fork = await newFork(call.run, cut, { mode: 'live' });
+    const result = (await ledger.messages(fork.runId)).find(({ role }) => role === 'tool');
+    expect(result?.content['text']).toMatch(/^Undone since: .*\n\nthe target said succeeded$/s);
+    const again = await newFork(fork, await checkpointAt(fork, 'run_created'));
+    expect((await ledger.messages(again.runId)).map(({ content }) => content)).toStrictEqual(
+      (await ledger.messages(fork.runId)).map(({ content }) => content),
+    );
+    const reusing = await newFork(call.run, await checkpointAt(call.run, 'run_created'), {
+      mode: 'reuse_if_identical',
+    });
+    await reusing.plan([callOf('opaque')]);
+    expect(await reusing.call(0).ask()).toBe('claimed');
   });
 });
 

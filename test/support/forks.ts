@@ -1,17 +1,25 @@
 import { randomUUID } from 'node:crypto';
+import type { Db } from '../../shared/ledger/database.js';
 import { type Forked, forkRun, type NewFork } from '../../shared/ledger/forks.js';
 import { type CheckpointRecord, listCheckpoints } from '../../shared/ledger/reads/read-checkpoints.js';
 import { callOf, LedgerRun } from './ledger-run.js';
+import type { LedgerView } from './ledger-view.js';
 import type { LedgerWorld } from './ledger-world.js';
 
+/** A run with the ledger that holds it. */
+export interface Forkable {
+  readonly world: { readonly db: Db };
+  readonly runId: string;
+}
+
 /** Every checkpoint of a run, in order. */
-export async function checkpointsOf({ world, runId }: LedgerRun): Promise<CheckpointRecord[]> {
+export async function checkpointsOf({ world, runId }: Forkable): Promise<CheckpointRecord[]> {
   return await listCheckpoints(world.db, { tenantId: 'default', runId }, { after: 0, limit: 1_000 });
 }
 
 /** The last checkpoint of a run at a boundary. */
 export async function checkpointAt(
-  run: LedgerRun,
+  run: Forkable,
   boundary: CheckpointRecord['boundary'],
 ): Promise<CheckpointRecord> {
   const found = (await checkpointsOf(run)).findLast((checkpoint) => checkpoint.boundary === boundary);
@@ -21,7 +29,7 @@ export async function checkpointAt(
 
 /** Asks for a fork, as an operator under a key of its own unless told otherwise. */
 export async function askFork(
-  run: LedgerRun,
+  run: Forkable,
   checkpointId: string,
   changes: Partial<NewFork> = {},
 ): Promise<Forked | null> {
@@ -48,7 +56,7 @@ export async function newFork(
 }
 
 /** Every row that names the run, of every table, as text: what must not change when it is forked. */
-export async function rowsOf(world: LedgerWorld, runId: string): Promise<Record<string, string[]>> {
+export async function rowsOf(world: LedgerView, runId: string): Promise<Record<string, string[]>> {
   const tables = await world.rows<{ name: string }>(
     `select c.relname as name from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'run_id'
       where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r' order by 1`,

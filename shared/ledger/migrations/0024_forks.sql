@@ -68,8 +68,23 @@ begin
             from holdfast.forks where run_id = r.run_id);
 end $$;
 
--- The prompt of the source up to the cut, with what is changed on purpose. A message keeps its place; of an answer the
--- words are changed and its calls kept, so that each still has its one result.
+-- Whether what an effect did has been taken back, by a tool or by a person.
+create function holdfast.is_undone(p_effect text) returns boolean language sql stable as $$
+  select exists (select from holdfast.effects where compensates = p_effect and state in ('succeeded', 'committed'))
+      or exists (select from holdfast.undos where effect_id = p_effect and state = 'compensated')
+$$;
+
+-- The calls of a run, and of those before it, whose effects have been taken back.
+create function holdfast.undone_calls(p_run text) returns table (step integer, slot integer) language sql stable as $$
+  select e.step, e.slot from holdfast.effects e
+   where e.run_id = p_run and e.compensates is null and holdfast.is_undone(e.effect_id)
+  union
+  select i.step, i.slot from holdfast.inherited_effects i where i.run_id = p_run and holdfast.is_undone(i.effect_id)
+$$;
+
+-- The prompt of the source up to the cut, with what is changed on purpose, and with what was taken back since said to be
+-- so. A message keeps its place; of an answer the words are changed and its calls kept, so that each still has its one
+-- result.
 create function holdfast.edited_prompt(p_run text, p_cut integer, p_seq bigint, p_edits jsonb)
 returns table (step integer, "position" integer, role text, content jsonb) language sql stable as $$
   select p.step, p.position, p.role, case
@@ -77,6 +92,9 @@ returns table (step integer, "position" integer, role text, content jsonb) langu
            and (p_edits #>> '{tool_result,slot}')::int + 2 = p.position
         then p.content || jsonb_build_object('text', p_edits #> '{tool_result,text}',
                                              'isError', p_edits #> '{tool_result,is_error}')
+      when u.step is not null and not starts_with(p.content ->> 'text', 'Undone since:')
+        then p.content || jsonb_build_object('text', E'Undone since: what this call did was taken back.\n\n'
+                                             || (p.content ->> 'text'))
       when w.text is null then p.content
       when p.role = 'user' then jsonb_build_object('text', w.text)
       else jsonb_build_object('parts', jsonb_build_array(jsonb_build_object('type', 'text', 'text', w.text)) || coalesce((
@@ -85,6 +103,7 @@ returns table (step integer, "position" integer, role text, content jsonb) langu
     from holdfast.prompt_of(p_run, p_cut, p_seq) p
     left join jsonb_to_recordset(coalesce(p_edits -> 'messages', '[]')) as w (step integer, "position" integer, text text)
       on w.step = p.step and w.position = p.position and p.role <> 'tool'
+    left join holdfast.undone_calls(p_run) u on u.step = p.step and u.slot + 2 = p.position and p.role = 'tool'
 $$;
 
 -- The first change that changes nothing of the prompt, as a fault of the request; null when each has its place.
@@ -224,7 +243,8 @@ end $$;
 
 -- Answers a call of a fork from the receipt of the same call of its source: the same tool, target and arguments, the
 -- first such call after the cut by the first, the second by the second. A simulation has no other answer than a refusal;
--- any other fork is refused where nobody knows what became of that call, and goes on by itself where it never happened.
+-- any other fork is refused where nobody knows what became of that call, and goes on by itself where it never happened or
+-- has been taken back.
 create function holdfast.answer_from_source(r holdfast.runs, e holdfast.effects) returns holdfast.runs
 language plpgsql as $$
 declare
@@ -246,7 +266,7 @@ begin
      order by step, slot, redo desc) as same order by step, slot offset v_nth limit 1;
   select * into c from holdfast.receipts
    where effect_id = coalesce(o.reuses, o.effect_id) and status in ('succeeded', 'rejected', 'committed');
-  if found and e.redo = 0 then
+  if found and e.redo = 0 and not (r.fork_mode = 'reuse_if_identical' and holdfast.is_undone(c.effect_id)) then
     select m.content into strict v_told from holdfast.effects x join holdfast.messages m
         on m.run_id = x.run_id and m.turn = x.turn and m.step = x.step and m.position = x.slot + 2
      where x.effect_id = c.effect_id;
