@@ -5,6 +5,7 @@ import { readCheckpoint } from '../shared/ledger/reads/read-checkpoints.js';
 import { decide, drain, openGate, submit } from './support/desk.js';
 import { askFork, checkpointAt, checkpointsOf } from './support/forks.js';
 import { callOf, type LedgerRun } from './support/ledger-run.js';
+import { newId } from '../shared/ledger/new-id.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
 // Goal: a checkpoint stands at every boundary, says what the ledger held there, and says the same ever after (SPEC 4.2).
@@ -87,8 +88,14 @@ describe('a checkpoint', () => {
     const run = await ledger.newStep([callOf('read')]);
     await run.call(0).attempt('unknown');
     await run.call(0).close('withdrawn', 'lost_read');
-    const { messages, resumes_after_step } = await checkpointAt(run, 'effect_settled');
-    expect([messages.count, resumes_after_step]).toStrictEqual([3, 1]);
+    const closed = await checkpointAt(run, 'effect_settled');
+    expect([closed.messages.count, closed.resumes_after_step]).toStrictEqual([3, 1]);
+    const attemptId = newId('att');
+    const claim = await run.claimThink({ attemptId });
+    if (claim.kind !== 'claimed') throw new Error(claim.kind);
+    await run.answerThink(claim, attemptId, { step: 2, calls: [callOf('read')], refusedSlot: 0 });
+    const refused = await checkpointAt(run, 'model_response_committed');
+    expect([refused.messages.count, refused.resumes_after_step]).toStrictEqual([5, 2]);
   });
 
   test.each([
@@ -97,6 +104,12 @@ describe('a checkpoint', () => {
       'chain_broken',
       'run_terminal',
       `update holdfast.transitions set actor_id = 'me' where run_id = $1 and seq = 2`,
+    ],
+    [
+      'a transition that is gone',
+      'chain_broken',
+      'run_terminal',
+      'delete from holdfast.transitions where run_id = $1 and seq = 3',
     ],
     [
       'a message that is gone',

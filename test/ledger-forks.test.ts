@@ -9,6 +9,7 @@ import { askFork, checkpointAt, checkpointsOf, newFork, rowsOf } from './support
 import { next, UNDO } from './support/ledger-undo.js';
 import { callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { until } from './support/until.js';
 
 // Goal: a fork is a run of its own that knows what happened before it, changes nothing of its source, and does nothing
 // again that it was not asked to do (SPEC 4.2). Method: the ledger's functions alone, every mode from every checkpoint.
@@ -112,6 +113,9 @@ describe('whatever is forked', () => {
       forks: { forked_from: { run_id: source.runId, mode: 'live', after_step: 2 }, inherited_effects: 3 },
     });
     expect(await next(fork, UNDO)).toStrictEqual({ kind: 'done', left: 0 });
+    await fork.commit({ kind: 'move', to: 'compensated', reason: 'compensation_done' });
+    // What the source's model said last, the fork's has not.
+    expect((await readRun(ledger.db, key))?.terminal).toMatchObject({ last_message: null });
   });
 
   test('can be forked again: the prompt and the inherited effects of every run before it', async () => {
@@ -157,6 +161,31 @@ describe('whatever is forked', () => {
       kind: 'reused',
       runId,
     });
+  });
+
+  test('is not made twice where another request took its key in the meantime', async () => {
+    const source = await paid();
+    const { checkpoint_id: id } = await after(source, 1);
+    const first = (await askFork(source, id)) as { runId: string };
+    const client = await ledger.owner.connect();
+    await client.query('begin');
+    await client.query(
+      `insert into holdfast.api_requests select tenant_id, endpoint, 'taken', repeat('a', 64), run_id
+         from holdfast.api_requests where run_id = $1`,
+      [first.runId],
+    );
+    const second = askFork(source, id, { idempotencyKey: 'taken' });
+    await until('the fork waits for the key', async () => {
+      const waiting = await ledger.rows(
+        `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+      );
+      return waiting.length > 0;
+    });
+    await client.query('commit');
+    client.release();
+    expect(await second).toStrictEqual({ kind: 'reused', runId: first.runId });
+    const forks = await ledger.rows('select 1 from holdfast.forks where source_run_id = $1', source.runId);
+    expect(forks).toHaveLength(1);
   });
 });
 

@@ -136,8 +136,8 @@ returns table (id text, reason text) language sql stable as $$
     from holdfast.effects e
    where p_mode <> 'simulate' and e.run_id = p_run and e.step > p_cut and e.effect_class <> 'read'
      and (e.state in ('dispatching', 'unknown') or p_mode = 'live' and e.state in ('succeeded', 'committed'))
-     and exists (select from holdfast.run_events v where v.run_id = p_run and v.seq <= p_seq
-                    and v.type = 'effect.dispatching' and v.data ->> 'effect_id' = e.effect_id)
+     and e.effect_id = any (array(select v.data ->> 'effect_id' from holdfast.run_events v
+                                   where v.run_id = p_run and v.seq <= p_seq and v.type = 'effect.dispatching'))
   union all
   select v.data ->> 'child_run_id', 'step_half_done' from holdfast.run_events v
    where p_mode <> 'simulate' and v.run_id = p_run and v.seq <= p_seq and v.type = 'child.started'
@@ -168,7 +168,7 @@ begin
     return jsonb_build_object('kind', 'checkpoint_not_found');
   end if;
   select * into s from holdfast.runs where run_id = v_event.run_id;
-  v_fault := holdfast.checkpoint_at(s, v_event);
+  select checkpoint into strict v_fault from holdfast.tell_checkpoints(s.run_id, array[v_event.seq]);
   if not (v_fault ->> 'valid')::boolean then
     return jsonb_build_object('kind', 'not_forkable', 'reasons', v_fault -> 'faults', 'in_doubt', '[]'::jsonb);
   end if;
@@ -230,12 +230,12 @@ begin
   insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content, as_of)
     select v_run, 0, step - p_cut - 1, position, s.tenant_id, role, content, 1
       from holdfast.edited_prompt(s.run_id, p_cut, p_seq, p_fork -> 'edits');
-  -- Settled by then, and so for ever.
+  -- Settled by then, and so for ever. The events are looked at once, not for each effect.
   insert into holdfast.inherited_effects (run_id, effect_id, tenant_id, step, slot, redo)
     select v_run, e.effect_id, s.tenant_id, e.step - p_cut - 1, e.slot, e.redo from holdfast.effects e
-     where e.run_id = s.run_id and e.step <= p_cut and exists (
-       select from holdfast.run_events v where v.run_id = s.run_id and v.seq <= p_seq
-          and v.type in ('effect.settled', 'effect.closed') and v.data ->> 'effect_id' = e.effect_id)
+     where e.run_id = s.run_id and e.step <= p_cut and e.effect_id = any (array(
+       select v.data ->> 'effect_id' from holdfast.run_events v
+        where v.run_id = s.run_id and v.seq <= p_seq and v.type in ('effect.settled', 'effect.closed')))
     union all
     select v_run, effect_id, tenant_id, step - p_cut - 1, slot, redo from holdfast.inherited_effects
      where run_id = s.run_id;
