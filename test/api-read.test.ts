@@ -198,7 +198,7 @@ describe('a run', () => {
     const runId = await newRun();
     await owner.query(
       `insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content, as_of)
-       values ($1, 1, 2, 0, 'default', 'assistant', '{"parts":[{"type":"text","text":"Done."}]}')`,
+       values ($1, 1, 2, 0, 'default', 'assistant', '{"parts":[{"type":"text","text":"Done."}]}', 1)`,
       [runId],
     );
     await commitTrail(

@@ -4,9 +4,18 @@ import { listEffects } from '../shared/ledger/reads/read-effects.js';
 import { readRun } from '../shared/ledger/reads/read-run.js';
 import { newStepOf, refund, refunds, registerBudgetAgent } from './support/budget.js';
 import { delegating, resultOf, start } from './support/children.js';
-import { acceptJob, newGate, newUndo, settle, submit } from './support/desk.js';
+import {
+  acceptJob,
+  decide,
+  interruptOf,
+  newGate,
+  newUndo,
+  openGate,
+  settle,
+  submit,
+} from './support/desk.js';
 import { askFork, checkpointAt, checkpointsOf, newFork, rowsOf } from './support/forks.js';
-import { next, UNDO } from './support/ledger-undo.js';
+import { intended, next, UNDO, UNDOABLE } from './support/ledger-undo.js';
 import { callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { until } from './support/until.js';
@@ -310,6 +319,34 @@ describe('a fork that reuses', () => {
     await next(fork, UNDO);
     const undoing = await readRun(ledger.db, { tenantId: 'default', runId: fork.runId });
     expect(undoing?.compensation?.open).toMatchObject({ count: 2 });
+  });
+
+  test('asks nobody any more about a call that its source has done meanwhile', async () => {
+    const gated = callOf('opaque', { approval: 'required' });
+    const source = await newGate(ledger);
+    const fork = await newFork(source.run, await checkpointAt(source.run, 'interrupt_opened'), {
+      mode: 'reuse_if_identical',
+    });
+    await fork.plan([gated]);
+    const gate = await openGate(fork.call(0));
+    await decide(gate);
+    await decide(source);
+    await source.call.attempt('succeeded');
+    expect(await fork.call(0).ask()).toBe('withdrawn');
+    expect((await interruptOf(fork.call(0))).state).toBe('withdrawn');
+    await fork.commit({ kind: 'move', to: 'completed', reason: 'answer_final' });
+    expect((await ledger.runRow(fork.runId)).state).toBe('completed');
+  });
+
+  test('undoes what it did itself, also where its source has called the undoing tool in the same words', async () => {
+    const undo = { toolName: 'tool_undo', namespace: 'tool_undo', arguments: '{"undo":true}' };
+    const source = await ledger.newStep([pay(1)]);
+    await source.call(0).attempt('succeeded');
+    await source.plan([{ ...callOf('queryable'), ...undo }]);
+    await source.call(0).attempt('succeeded');
+    const fork = await newFork(source, await after(source, 1), { mode: 'reuse_if_identical' });
+    await fork.plan([callOf('opaque', UNDOABLE)]);
+    expect(await (await intended(fork.call(0))).ask()).toBe('claimed');
   });
 
   test('does not do again what nobody knows of, and goes live where it never happened', async () => {

@@ -236,8 +236,10 @@ begin
     perform holdfast.save_run(r);
     return holdfast.effect_standing(r, holdfast.newest_effect(p_run, p_turn, p_step, p_slot));
   end if;
-  -- What the run that this one was forked from has a receipt of is not done again; a simulation does nothing at all.
-  if r.fork_mode = 'simulate' or r.fork_mode = 'reuse_if_identical' and e.redo = 0 and e.attempts = 0 then
+  -- What the run that this one was forked from has a receipt of is not done again; a simulation does nothing at all. What
+  -- undoes an effect of this run is this run's to do.
+  if r.fork_mode = 'simulate'
+     or r.fork_mode = 'reuse_if_identical' and e.redo = 0 and e.attempts = 0 and e.compensates is null then
     r := holdfast.answer_from_source(r, e);
     e := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
     if e.settled_at is not null then
@@ -312,21 +314,27 @@ begin
   return holdfast.claimed(r, e, p_attempt_id);
 end $$;
 
+-- Nobody is asked any more about an effect that ends without being dispatched.
+create function holdfast.withdraw_waits(r holdfast.runs, p_effect text) returns holdfast.runs language plpgsql as $$
+declare
+  v_wait record;
+begin
+  for v_wait in update holdfast.interrupts set state = 'withdrawn', decided_at = coalesce(decided_at, clock_timestamp())
+            where effect_id = p_effect and state in ('open', 'approved') returning * loop
+    r := holdfast.append_event(r, 'interrupt.withdrawn', jsonb_build_object(
+      'interrupt_id', v_wait.interrupt_id, 'kind', v_wait.kind, 'effect_id', p_effect));
+  end loop;
+  return r;
+end $$;
+
 -- A call that was refused, expired or revoked, or that a limit stops, ends undispatched, and the model hears which
 -- (SPEC 4.1, 4.3).
 create function holdfast.deny_effect(r holdfast.runs, e holdfast.effects, p_why text) returns holdfast.runs
 language plpgsql as $$
 declare
   v_note text;
-  v_wait record;
 begin
-  if p_why in ('limit', 'uncountable') then
-    for v_wait in update holdfast.interrupts set state = 'withdrawn', decided_at = coalesce(decided_at, clock_timestamp())
-              where effect_id = e.effect_id and state in ('open', 'approved') returning * loop
-      r := holdfast.append_event(r, 'interrupt.withdrawn', jsonb_build_object(
-        'interrupt_id', v_wait.interrupt_id, 'kind', v_wait.kind, 'effect_id', e.effect_id));
-    end loop;
-  end if;
+  if p_why in ('limit', 'uncountable') then r := holdfast.withdraw_waits(r, e.effect_id); end if;
   select d.note into v_note from holdfast.decisions d join holdfast.interrupts i using (interrupt_id)
    where i.effect_id = e.effect_id and d.decision = 'deny' order by d.created_at desc limit 1;
   update holdfast.effects set state = 'denied', settled_at = clock_timestamp() where effect_id = e.effect_id;

@@ -267,12 +267,16 @@ begin
   select * into c from holdfast.receipts
    where effect_id = coalesce(o.reuses, o.effect_id) and status in ('succeeded', 'rejected', 'committed');
   if found and e.redo = 0 and not (r.fork_mode = 'reuse_if_identical' and holdfast.is_undone(c.effect_id)) then
-    select m.content into strict v_told from holdfast.effects x join holdfast.messages m
+    select m.content into v_told from holdfast.effects x join holdfast.messages m
         on m.run_id = x.run_id and m.turn = x.turn and m.step = x.step and m.position = x.slot + 2
      where x.effect_id = c.effect_id;
+    -- Somebody may have been asked before the source had its receipt.
+    r := holdfast.withdraw_waits(r, e.effect_id);
     update holdfast.effects set state = 'withdrawn', settled_at = clock_timestamp(), reuses = c.effect_id
      where effect_id = e.effect_id;
-    r := holdfast.write_result(r, e.turn, e.step, e.slot, v_told || jsonb_build_object('callId', e.call_id));
+    r := holdfast.write_result(r, e.turn, e.step, e.slot, coalesce(v_told, jsonb_build_object('toolName', e.tool,
+      'isError', c.status = 'rejected', 'text', 'Settled before as ' || c.status || '; what was answered is not held any more.'))
+      || jsonb_build_object('callId', e.call_id));
     return holdfast.append_event(r, 'effect.closed', jsonb_build_object(
       'effect_id', e.effect_id, 'tool', e.tool, 'turn', e.turn, 'step', e.step, 'slot', e.slot, 'state', 'withdrawn',
       'reason', 'reused', 'reuses', c.effect_id, 'receipt_run_id', c.run_id, 'receipt_status', c.status));
@@ -280,6 +284,7 @@ begin
   v_why := case when r.fork_mode = 'simulate' then 'simulated_refused'
     when o.state in ('dispatching', 'unknown') then 'source_unresolved' end;
   if v_why is null then return r; end if;
+  r := holdfast.withdraw_waits(r, e.effect_id);
   update holdfast.effects set state = 'denied', settled_at = clock_timestamp() where effect_id = e.effect_id;
   r := holdfast.write_result(r, e.turn, e.step, e.slot, jsonb_build_object(
     'callId', e.call_id, 'toolName', e.tool, 'isError', true, 'text', jsonb_build_object('error', v_why, 'tool', e.tool,
