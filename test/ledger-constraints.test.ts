@@ -19,6 +19,7 @@ import {
   submit,
 } from './support/desk.js';
 import { newStepOf, refund, refunds, registerBudgetAgent, setTenant } from './support/budget.js';
+import { addFork } from './support/forks.js';
 import { answer, newWait } from './support/input.js';
 import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
@@ -149,6 +150,7 @@ beforeAll(async () => {
   await child.start();
   await child.plan([delegating()]);
   await start(child);
+  await addFork(ledger);
 });
 
 /** Which row to spoil, as a condition; `:run`, `:admitted` and `:failed` name the runs. */
@@ -516,6 +518,18 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['child_runs', 'depth = 1', `tool = ''`, 'name_check'],
   ['child_runs', 'depth = 1', `root_run_id = 'run_1'`, 'run_id_check'],
   ['child_runs', 'depth = 2', `(parent_run_id, root_run_id, depth, step, slot) = (select c.parent_run_id, c.root_run_id, c.depth, c.step, c.slot from holdfast.child_runs c where c.depth = 1)`, 'one_child_a_call'],
+  // A fork: of another run, with nothing sent of what it reuses or simulates.
+  ['runs', ':run', `fork_mode = 'dream'`, 'fork_mode_check'],
+  ['forks', 'true', `checkpoint_id = 'ckp_1'`, 'checkpoint_id_check'],
+  ['forks', 'true', `source_run_id = run_id`, 'no_fork_of_itself'],
+  ['forks', 'true', `cut_step = -1`, 'forks_cut_step_check'],
+  ['forks', 'true', `pins = 'mine'`, 'forks_pins_check'],
+  ['inherited_effects', 'true', `step = 0`, 'inherited_effects_step_check'],
+  ['effects', `reuses is not null`, `state = 'denied'`, 'reused_is_never_sent'],
+  ['effects', `reuses is not null`, `attempts = 1, first_dispatched_at = now()`, 'reused_is_never_sent'],
+  ['effects', `:run and state = 'succeeded'`, `reuses = effect_id`, 'reused_is_never_sent'],
+  ['effects', `:run and state = 'succeeded'`, `simulated = true`, 'simulated_is_never_sent'],
+  ['effects', `simulated and reuses is null`, `attempts = 1, first_dispatched_at = now()`, 'simulated_is_never_sent'],
 ];
 
 describe('an impossible row', () => {

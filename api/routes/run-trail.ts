@@ -23,7 +23,8 @@ const ERRORS_OF_A_LIST = [
   'ledger_unavailable',
 ] as const;
 const SEQUENCE_CURSOR = 'The cursor is the sequence of the last row seen.';
-const Place = z.int().min(0);
+// What a fork inherits stands at turn 0, at steps up to 0.
+const Place = z.int32();
 
 /** GET /v1/runs/{run_id}/transitions: every move of the run in both regions, chained by digest. */
 export const listTransitionsRoute = defineRoute(
@@ -98,7 +99,7 @@ export const listEffectsRoute = defineRoute(
     const scope = { list: 'effects', tenant: key.tenantId, run: key.runId };
     const { cursor, limit } = input.query;
     const place = z.tuple([Place, Place, Place, Place]);
-    const after = cursor === undefined ? ([0, 0, -1, 0] as const) : decodeCursor(scope, cursor, place);
+    const after = cursor === undefined ? ([-1, 0, 0, 0] as const) : decodeCursor(scope, cursor, place);
     foundOf(await readRunHead(pool, key), key);
     const effects = await listEffects(pool, key, { after, limit });
     const last = effects.length < limit ? undefined : effects.at(-1);
@@ -125,7 +126,7 @@ export const readTranscriptRoute = defineRoute(
     const scope = { list: 'transcript', tenant: key.tenantId, run: key.runId };
     const { cursor, limit } = input.query;
     const place = z.tuple([Place, Place, Place]);
-    const after = cursor === undefined ? ([0, 0, -1] as const) : decodeCursor(scope, cursor, place);
+    const after = cursor === undefined ? ([-1, 0, 0] as const) : decodeCursor(scope, cursor, place);
     foundOf(await readRunHead(pool, key), key);
     const messages = await listMessages(pool, key, { after, limit });
     const last = messages.length < limit ? undefined : messages.at(-1);

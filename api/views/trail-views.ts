@@ -36,7 +36,7 @@ export const RunEventListView = z
 
 const MessageView = z
   .strictObject({
-    turn: z.int(),
+    turn: z.int().meta({ description: '0: inherited by a fork, at steps up to 0.' }),
     step: z.int(),
     position: z
       .int()
@@ -96,10 +96,19 @@ export const SettlementView = z
 const EffectView = z
   .strictObject({
     effect_id: z.string(),
+    run_id: z.string().meta({ description: 'Whose it is: another run’s where it is inherited.' }),
+    inherited: z.boolean().meta({
+      description:
+        'Of the runs that this one was forked from, before the cut; its place is turn 0, read-only.',
+    }),
     turn: z.int(),
     step: z.int(),
     slot: z.int(),
     redo: z.int(),
+    reuses: z.string().nullable().meta({
+      description: 'The effect of another run whose receipt answered this call, so that nothing was sent.',
+    }),
+    simulated: z.boolean().meta({ description: 'Of a fork that sends nothing.' }),
     supersedes: z.string().nullable(),
     compensates: z.string().nullable().meta({ description: 'The effect that this one undoes.' }),
     call_id: z.string(),

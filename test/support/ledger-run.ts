@@ -101,6 +101,8 @@ export class LedgerRun implements Speaker {
       readonly execution?: string;
       readonly complete?: boolean;
       readonly usage?: ModelResponse['usage'];
+      /** The call of this slot is refused for no reason in particular. */
+      readonly refusedSlot?: number;
     } = {},
   ): ReturnType<typeof commitModelResponse> {
     const text = options.text ?? 'Done.';
@@ -124,7 +126,9 @@ export class LedgerRun implements Speaker {
         },
         plan,
         assistant: { parts: [{ type: 'text', text }] },
-        refused: [],
+        refused: [options.refusedSlot].flatMap((slot) =>
+          slot === undefined ? [] : [{ slot, code: 'x', content: { callId: `call_${slot}`, text: 'No.' } }],
+        ),
         chunks: [],
         complete: options.complete ?? false,
       },
