@@ -6,6 +6,7 @@ import { createApp } from '../../api/app.js';
 import { DEFAULT_LIMITS } from '../../api/deps.js';
 import type { ApiDeps, ApiLimits } from '../../api/deps.js';
 import { startHttpServer } from '../../api/http-server.js';
+import { ACTOR_HEADER } from '../../api/identity.js';
 import { checkReadiness } from '../../api/readiness.js';
 import { canonicalActor } from '../../shared/domain/actors.js';
 import { ROLES } from '../../shared/domain/roles.js';
@@ -78,7 +79,7 @@ export async function startTestApi(options: {
     ...{ pool, hub, log, taskQueue: 'test', stopping: stopping.signal },
     authenticate: ({ headers }) => ({
       tenantId: String(headers['x-tenant'] ?? 'default'),
-      actorId: canonicalActor(String(headers['x-actor'] ?? 'tester')) ?? 'tester',
+      actorId: canonicalActor(String(headers['x-actor'] ?? headers[ACTOR_HEADER] ?? 'tester')) ?? 'tester',
       roles: ROLES.filter((role) => (headers['x-roles'] ?? ROLES.join()).includes(role)),
     }),
     readiness: () =>
