@@ -15,6 +15,8 @@ export interface FollowOptions {
   /** Hears that the stream broke, and that it goes on. */
   readonly onBroken: (why: string, waitMs: number) => void;
   readonly onAgain: () => void;
+  /** Hears that these events were let go: the gap is told, never filled. */
+  readonly onGone: (first: number, last: number) => void;
 }
 
 /** Longest pause between two tries; each takes a random part of it, so that many readers do not come at once. */
@@ -95,6 +97,12 @@ async function* readStream(
     if (response.status === 204) return (await api.get<Run>(`/v1/runs/${runId}`)).execution.state;
     if (!response.ok || response.body === null) {
       const refusal = refusalOf({ status: response.status, text: await response.text() }, api.url);
+      const resumeFrom = Number(refusal.problem?.['resume_from']);
+      if (refusal.code === 'events_gone' && resumeFrom > place.last) {
+        options.onGone(place.last + 1, resumeFrom);
+        place.last = resumeFrom;
+        return yield* readStream(api, runId, place, options);
+      }
       if (refusal.exit === 'refused' && refusal.problem?.retry !== 'later') throw refusal;
       throw new Error(refusal.message);
     }

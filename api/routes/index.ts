@@ -25,6 +25,7 @@ import {
   replayWebhookRoute,
   testWebhookEndpointRoute,
 } from './webhook-deliveries.js';
+import { streamTenantRoute } from './tenant-stream.js';
 import {
   createWebhookEndpointRoute,
   disableWebhookEndpointRoute,
@@ -41,6 +42,7 @@ export const ROUTES: readonly Route[] = [
   listEffectsRoute,
   listEventsRoute,
   streamRunRoute,
+  streamTenantRoute,
   readTranscriptRoute,
   readStoryRoute,
   exportRunRoute,

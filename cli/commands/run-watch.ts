@@ -62,6 +62,11 @@ export async function watch(session: Session, runId: string, options: WatchOptio
     onBroken: (why, waitMs) => {
       if (onTerminal) void out.note(dim(`holdfast: the stream broke (${why}); again in ${waitMs} ms`));
     },
+    onGone: (first, last) => {
+      void out.note(
+        `holdfast: events ${first} to ${last} were let go some time after the run’s end; runs story tells what it did`,
+      );
+    },
     onAgain: () => {
       if (onTerminal) void out.note(dim('holdfast: the stream goes on'));
     },

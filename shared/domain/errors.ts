@@ -50,6 +50,7 @@ export const ERRORS = {
   second_person_needed: { http: 409, retry: 'never', title: 'Another person must say the same' },
   words_differ: { http: 409, retry: 'never', title: 'Another person said something else' },
   idempotency_in_progress: { http: 409, retry: 'later', title: 'The first request with this key is at work' },
+  events_gone: { http: 410, retry: 'never', title: 'The events were let go' },
   interrupt_expired: { http: 410, retry: 'never', title: 'The interrupt has expired' },
   payload_too_large: { http: 413, retry: 'never', title: 'The body is too large' },
   unsupported_media_type: { http: 415, retry: 'never', title: 'The body is not application/json in UTF-8' },

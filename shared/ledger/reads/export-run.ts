@@ -24,6 +24,7 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
 /** Tables that hold nothing of a run: pointers, rules, places that hold secrets, rights, and what was refused at any door. */
 export const NOT_EXPORTED = [
   'agents',
+  'feed_floors',
   'legal_transitions',
   'migrations',
   'refusals',
