@@ -1,4 +1,5 @@
 import { createServer, connect } from 'node:net';
+import type { IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { afterAll } from 'vitest';
 import type { Pool } from 'pg';
@@ -23,6 +24,8 @@ export interface TestApi {
   readonly port: number;
   readonly pool: Pool;
   readonly hub: EventHub;
+  /** What the API's streams listen on for its stop. */
+  readonly stopping: AbortSignal;
   /** Everything the API logged so far. */
   readonly logged: () => string;
   /** Sends a request; `tenant` is `default` unless given. */
@@ -60,6 +63,9 @@ export async function startTestApi(options: {
   readonly listen?: boolean;
   readonly pollMs?: number;
   readonly webhooks?: ApiDeps['webhooks'];
+  /** Looks before the headers say who asks; what it throws is the answer. */
+  readonly admit?: (headers: IncomingHttpHeaders) => void;
+  readonly timeouts?: Parameters<typeof startHttpServer>[2];
 }): Promise<TestApi> {
   const lines: string[] = [];
   const log = createLogger({
@@ -77,22 +83,25 @@ export async function startTestApi(options: {
   const stopping = new AbortController();
   const app = createApp({
     ...{ pool, hub, log, taskQueue: 'test', stopping: stopping.signal },
-    authenticate: ({ headers }) => ({
-      tenantId: String(headers['x-tenant'] ?? 'default'),
-      actorId: canonicalActor(String(headers['x-actor'] ?? headers[ACTOR_HEADER] ?? 'tester')) ?? 'tester',
-      roles: ROLES.filter((role) => (headers['x-roles'] ?? ROLES.join()).includes(role)),
-    }),
+    authenticate: ({ headers }) => {
+      options.admit?.(headers);
+      return {
+        tenantId: String(headers['x-tenant'] ?? 'default'),
+        actorId: canonicalActor(String(headers['x-actor'] ?? headers[ACTOR_HEADER] ?? 'tester')) ?? 'tester',
+        roles: ROLES.filter((role) => (headers['x-roles'] ?? ROLES.join()).includes(role)),
+      };
+    },
     readiness: () =>
       checkReadiness({ pool, hub, schemaLevel: () => Promise.resolve({ ok: true, evidence: 'test' }) }),
     limits: { ...DEFAULT_LIMITS, requestsPerMinute: 0, ...options.limits },
     webhooks: options.webhooks ?? { keys: null, allow: [] },
   });
-  const server = await startHttpServer(app, { host: '127.0.0.1', port: 0 });
+  const server = await startHttpServer(app, { host: '127.0.0.1', port: 0 }, options.timeouts);
   const request: TestApi['request'] = (path, { tenant = 'default', ...init } = {}) =>
     fetch(server.url + path, { ...init, headers: { 'x-tenant': tenant, ...init.headers } });
   let closed = false;
   const api: TestApi = {
-    ...{ url: server.url, port: server.port, pool, hub, request },
+    ...{ url: server.url, port: server.port, pool, hub, request, stopping: stopping.signal },
     logged: () => lines.join(''),
     start: ({ key, tenant, body, headers } = {}) =>
       request('/v1/runs', {
