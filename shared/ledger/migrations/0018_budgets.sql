@@ -163,6 +163,7 @@ begin
   end if;
   v_input := v_input + 512 + coalesce((select sum(octet_length(content::text)) from holdfast.messages
     where run_id = r.run_id and (v_step is null or step > v_step or step = v_step and position > 0)), 0);
+  if r.thread_id is not null then v_input := v_input + holdfast.thread_adds(r, v_manifest, v_step is not null); end if;
   return holdfast.model_spend(r, v_input, (v_manifest #>> '{model,maxOutputTokens}')::numeric);
 end $$;
 

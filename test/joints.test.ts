@@ -1,0 +1,75 @@
+import { beforeAll, describe, expect, test } from 'vitest';
+import { newId } from '../shared/ledger/new-id.js';
+import { linesOf, setTenant } from './support/budget.js';
+import { ageCooldown, begun, cooldownOf, cooledRun, registerCooledAgents, stop } from './support/cooldowns.js';
+import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
+import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { newestRun, newThread } from './support/threads.js';
+import { until } from './support/until.js';
+
+// Goal: features that were built apart hold where they meet. Method: two of them at once against the ledger, in the order
+// that hurts.
+
+let ledger: LedgerWorld;
+beforeAll(async () => {
+  ledger = await openLedger();
+});
+
+/** How many statements of this database wait for a lock. */
+async function waiting(): Promise<number> {
+  const rows = await ledger.rows(
+    `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+  );
+  return rows.length;
+}
+
+describe('a cool-down and the budget of a tenant', () => {
+  test('are locked in one order, also by the claim that finds the attempt before it lost', async () => {
+    await registerCooledAgents(ledger, 'locked');
+    const [lost, other, stopped] = await Promise.all([1, 2, 3].map(() => cooledRun(ledger, 'locked')));
+    await setTenant(ledger, 'default', { tokens: 1_000_000, effects: [] });
+    // Its worker says nothing any more, so that the next claim counts what it may have taken.
+    await begun(lost!);
+    await stop(stopped!, await begun(stopped!), 60_000);
+    await ageCooldown(ledger, (await cooldownOf(ledger, 'openai locked'))!.cooldown_id, 3_600);
+    const holder = await ledger.owner.connect();
+    await holder.query('begin');
+    await holder.query(`select from holdfast.budgets where owner = 'tenant:default' for update`);
+    const again = lost!.claimThink({ attemptId: newId('att') });
+    await until('the one waits', async () => (await waiting()) === 1);
+    const first = other!.claimThink({ attemptId: newId('att') });
+    await until('the other waits', async () => (await waiting()) === 2);
+    await holder.query('commit');
+    holder.release();
+    expect((await Promise.all([again, first]))[0].kind).toBe('claimed');
+  });
+});
+
+describe('a thread and the budget of its run', () => {
+  const reserved = async (run: LedgerRun): Promise<number> =>
+    Number(/\+([0-9]+)\//.exec((await linesOf(ledger, run))[0]!)![1]);
+
+  test('what the thread said before, and what joins the run, is reserved for the call that reads it', async () => {
+    const thread = await newThread(ledger, 'enqueue', { budget: { tokens: 1_000_000 } });
+    await thread.post('one '.repeat(5_000));
+    const first = await newestRun(ledger, thread);
+    await first.start();
+    await first.plan([]);
+    await bringRunTo(first, 'completed');
+    await thread.post('two');
+    const second = await newestRun(ledger, thread);
+    await second.start();
+    await second.claimThink();
+    expect(await reserved(second)).toBeGreaterThan(20_000);
+    await bringRunTo(second, 'failed');
+
+    await thread.post('three');
+    const third = await newestRun(ledger, thread);
+    await third.start();
+    await third.plan([callOf('read')]);
+    await thread.post('four '.repeat(5_000), { policy: 'steer' });
+    const before = await reserved(third);
+    await third.claimThink();
+    expect((await reserved(third)) - before).toBeGreaterThan(25_000);
+  });
+});
