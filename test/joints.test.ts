@@ -1,7 +1,14 @@
 import { beforeAll, describe, expect, test } from 'vitest';
-import { newId } from '../shared/ledger/new-id.js';
 import { linesOf, setTenant } from './support/budget.js';
-import { ageCooldown, begun, cooldownOf, cooledRun, registerCooledAgents, stop } from './support/cooldowns.js';
+import { newestChild, delegating, start as startChild } from './support/children.js';
+import {
+  ageCooldown,
+  begun,
+  cooldownOf,
+  cooledRun,
+  registerCooledAgents,
+  stop,
+} from './support/cooldowns.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { newestRun, newThread } from './support/threads.js';
@@ -23,6 +30,20 @@ async function waiting(): Promise<number> {
   return rows.length;
 }
 
+/** Two calls that meet while the lines of the tenant's budget are held: the first waits before the second begins. */
+async function whileHeld<A, B>(one: () => Promise<A>, other: () => Promise<B>): Promise<[A, B]> {
+  const holder = await ledger.owner.connect();
+  await holder.query('begin');
+  await holder.query(`select from holdfast.budgets where owner = 'tenant:default' for update`);
+  const first = one();
+  await until('the one waits', async () => (await waiting()) === 1);
+  const second = other();
+  await until('the other waits', async () => (await waiting()) === 2);
+  await holder.query('commit');
+  holder.release();
+  return await Promise.all([first, second]);
+}
+
 describe('a cool-down and the budget of a tenant', () => {
   test('are locked in one order, also by the claim that finds the attempt before it lost', async () => {
     await registerCooledAgents(ledger, 'locked');
@@ -32,16 +53,27 @@ describe('a cool-down and the budget of a tenant', () => {
     await begun(lost!);
     await stop(stopped!, await begun(stopped!), 60_000);
     await ageCooldown(ledger, (await cooldownOf(ledger, 'openai locked'))!.cooldown_id, 3_600);
-    const holder = await ledger.owner.connect();
-    await holder.query('begin');
-    await holder.query(`select from holdfast.budgets where owner = 'tenant:default' for update`);
-    const again = lost!.claimThink({ attemptId: newId('att') });
-    await until('the one waits', async () => (await waiting()) === 1);
-    const first = other!.claimThink({ attemptId: newId('att') });
-    await until('the other waits', async () => (await waiting()) === 2);
-    await holder.query('commit');
-    holder.release();
-    expect((await Promise.all([again, first]))[0].kind).toBe('claimed');
+    const [again] = await whileHeld(
+      () => lost!.claimThink(),
+      () => other!.claimThink(),
+    );
+    expect(again.kind).toBe('claimed');
+  });
+});
+
+describe('a parent and its child', () => {
+  test('under one budget are locked in one order, also where the end of the parent settles what it had reserved', async () => {
+    await setTenant(ledger, 'default', { tokens: 1_000_000, effects: [{ tool: 'tool_read', count: 100 }] });
+    const parent = await ledger.newStep([delegating(), callOf('read')]);
+    await startChild(parent);
+    const child = await newestChild(parent);
+    await child.start();
+    await parent.call(1).lose();
+    await whileHeld(
+      () => parent.commit({ kind: 'move', to: 'failed', reason: 'internal_error' }),
+      () => child.claimThink(),
+    );
+    expect((await ledger.runRow(child.runId)).control).toBe('cancel_requested');
   });
 });
 

@@ -1,6 +1,6 @@
 -- Budgets (SPEC 4.3): what a run, or a whole tenant, may spend. The worst case of a call is reserved in its claim and
--- settled with its outcome, in the same transaction, under the run's lock. Lock order: the run, then its lines and its
--- tenant's, by budget_id. A run that meets no line pays one look at an index.
+-- settled with its outcome, in the same transaction, under the run's lock. Lock order: the run, its children, a cool-down,
+-- then its lines and its tenant's, by budget_id. A run that meets no line pays one look at an index.
 
 create domain holdfast.budget_kind as text check (value in (
   'tokens', 'cost', 'steps', 'tool_calls', 'effect_count', 'effect_sum'));
