@@ -193,6 +193,16 @@ describe('a schedule', () => {
     expect((await ask(body, { roles: 'requester' })).status).toBe(403);
     expect((await ask({ from: body.to, to: body.from })).status).toBe(400);
     expect((await ask({ ...body, to: '2999-01-01T00:00:00.000Z' })).status).toBe(400);
+    // What sorts otherwise than it is, what no clock of the ledger shows, and more than anybody wants at once.
+    for (const [from, to] of [
+      ['2026-01-01T00:00:00.5Z', '2026-01-01T00:00:00Z'],
+      ['0000-01-01T00:00:00Z', '0000-01-02T00:00:00Z'],
+      ['2026-01-01T00:00:00Z', '2026-02-01T00:00:01Z'],
+    ]) {
+      expect((await problemOf(await ask({ from, to }))).code).toBe('invalid_request');
+    }
+    const near = { from: '2026-01-01T00:00:00.9989999Z', to: '2026-01-01T00:00:00.999Z' };
+    expect((await ask(near)).status).toBe(200);
     const key = randomUUID();
     expect((await ask(body, { key })).status).toBe(200);
     expect((await ask(body, { key })).status).toBe(200);
