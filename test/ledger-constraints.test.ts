@@ -3,7 +3,7 @@ import { setActiveRunLimit } from '../shared/ledger/active-run-limits.js';
 import { blockResume } from '../shared/ledger/commands.js';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
-import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
+import { closeOrphan, escalateOverdue, trimEvents } from '../shared/ledger/sweep.js';
 import { addCooldowns } from './support/cooldowns.js';
 import { delegating, newFamily, start } from './support/children.js';
 import {
@@ -39,6 +39,9 @@ let failed: LedgerRun;
 
 beforeAll(async () => {
   ledger = await openLedger();
+  // One whose events were let go, before any other has ended.
+  await bringRunTo(await ledger.newRun(), 'failed');
+  await trimEvents(ledger.db, 0, 1);
   admitted = await ledger.newRun();
   failed = await ledger.newRun();
   await bringRunTo(failed, 'failed');
@@ -208,6 +211,15 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['run_events', ':run and seq = 1',  `seq = 0`,                   'run_events_seq_check'],
   ['run_events', ':run and seq = 1',  `type = ''`,                 'name_check'],
   ['run_events', ':run and seq = 2',  `seq = 1`,                   'run_events_pkey'],
+  ['run_events', ':run and seq = 2',  `feed_xid = 0`,              'run_events_feed_xid_check'],
+  // Events go with the end of their run, and all of them.
+  ['runs', ':run',      `events_from = 2`,                         'trimmed_iff_events_gone'],
+  ['runs', ':failed',   `events_trimmed_at = now()`,               'trimmed_iff_events_gone'],
+  ['runs', ':run',      `events_from = 2, events_trimmed_at = now()`, 'trimmed_after_its_end'],
+  ['runs', ':failed',   `events_from = event_seq + 2, events_trimmed_at = now()`, 'events_from_its_own'],
+  ['runs', ':failed',   `events_from = 0`,                         'events_from_its_own'],
+  ['feed_floors', 'true', `feed_xid = 0`,                          'feed_floors_feed_xid_check'],
+  ['feed_floors', 'true', `tenant_id = ''`,                        'name_check'],
   ['messages', ':run and position = 0', `role = 'system'`,         'message_role_check'],
   ['retries', `:run and action = 'retry'`, `eligible_at = null`,   'eligible_iff_again'],
   ['retries', `:run and action = 'give_up'`, `eligible_at = now()`, 'eligible_iff_again'],

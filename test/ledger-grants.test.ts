@@ -190,6 +190,7 @@ describe('the application', () => {
       'sweep_candidates',
       'take_over',
       'test_webhook_endpoint',
+      'trim_events',
       'unstarted_runs',
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.

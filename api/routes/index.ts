@@ -48,6 +48,7 @@ import {
   replayWebhookRoute,
   testWebhookEndpointRoute,
 } from './webhook-deliveries.js';
+import { streamTenantRoute } from './tenant-stream.js';
 import {
   createWebhookEndpointRoute,
   disableWebhookEndpointRoute,
@@ -65,6 +66,7 @@ export const ROUTES: readonly Route[] = [
   listRunRetriesRoute,
   listEventsRoute,
   streamRunRoute,
+  streamTenantRoute,
   readTranscriptRoute,
   readStoryRoute,
   exportRunRoute,

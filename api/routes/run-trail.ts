@@ -4,6 +4,7 @@ import { listEffects } from '../../shared/ledger/reads/read-effects.js';
 import { readEventPage, readRunHead } from '../../shared/ledger/reads/read-events.js';
 import { listMessages, listTransitions } from '../../shared/ledger/reads/read-trail.js';
 import { decodeCursor, decodeSequence, encodeCursor } from '../cursor.js';
+import { refuseGone } from '../events-gone.js';
 import { defineRoute, reply } from '../route.js';
 import { foundOf, runKeyOf } from '../run-key.js';
 import { PageQuery } from '../views/common.js';
@@ -61,15 +62,16 @@ export const listEventsRoute = defineRoute(
     authenticated: true,
     query: z.strictObject(PageQuery),
     replies: { 200: { description: 'One page.', body: RunEventListView } },
-    errors: ERRORS_OF_A_LIST,
+    errors: ['events_gone', ...ERRORS_OF_A_LIST],
   },
-  async (input, { pool }) => {
+  async (input, deps) => {
     const key = runKeyOf(input);
     // Sequences have no upper end before the head is known, and the page brings the head along.
     const after = decodeSequence(input.query.cursor, Number.MAX_SAFE_INTEGER);
     const page = { after, limit: input.query.limit, bytesMax: PAGE_BYTES_MAX };
-    const { head, events } = foundOf(await readEventPage(pool, key, page), key);
+    const { head, events } = foundOf(await readEventPage(deps.pool, key, page), key);
     decodeSequence(input.query.cursor, head.eventSeq);
+    await refuseGone(deps, key, head, after);
     const last = events.at(-1)?.seq ?? after;
     return reply(200, {
       events: events.map(({ seq, type, at, dataText }) => ({

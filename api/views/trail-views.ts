@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
+import { EVENT_TYPES, STATE_TYPES } from '../../shared/domain/run-events.js';
 import { AnyJson, NextCursor, Sha256, Time } from './common.js';
 import { ReconciliationView } from './run-views.js';
 
@@ -26,7 +27,16 @@ export const TransitionListView = z
 
 /** One durable event, the same here and in the stream. */
 export const RunEventView = z
-  .strictObject({ run_id: z.string(), seq: z.int(), type: z.string(), at: Time, data: AnyJson })
+  .strictObject({
+    run_id: z.string(),
+    seq: z.int(),
+    type: z.string().meta({
+      description: 'What happened; new types may come. See docs/events.md.',
+      examples: [...Object.keys(EVENT_TYPES), ...Object.keys(STATE_TYPES)],
+    }),
+    at: Time,
+    data: AnyJson,
+  })
   .meta({ id: 'RunEvent' });
 
 /** A page of events in order. */

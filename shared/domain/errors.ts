@@ -61,6 +61,7 @@ export const ERRORS = {
   schedule_version_conflict: { http: 409, retry: 'never', title: 'The schedule has changed since' },
   thread_archived: { http: 409, retry: 'never', title: 'The thread is archived' },
   thread_busy: { http: 409, retry: 'never', title: 'A run of the thread is in progress' },
+  events_gone: { http: 410, retry: 'never', title: 'The events were let go' },
   interrupt_expired: { http: 410, retry: 'never', title: 'The interrupt has expired' },
   payload_too_large: { http: 413, retry: 'never', title: 'The body is too large' },
   unsupported_media_type: { http: 415, retry: 'never', title: 'The body is not application/json in UTF-8' },

@@ -52,7 +52,12 @@ export class LedgerRun implements Speaker {
   }
 
   async commit(...entries: readonly TrailEntry[]): Promise<void> {
-    await commitTrail(this.world.db, this, this.trail(...entries));
+    await this.send(this.trail(...entries));
+  }
+
+  /** Commits a trail, perhaps not for the first time. */
+  async send(trail: Trail): Promise<void> {
+    await commitTrail(this.world.db, this, trail);
   }
 
   async start(): Promise<void> {
