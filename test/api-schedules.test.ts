@@ -250,6 +250,27 @@ describe('a stateful schedule', () => {
     expect(run).toEqual({ thread_id: thread });
   });
 
+  test('that cancels the other takes its message back where that has no run yet', async () => {
+    const thread = await newThread();
+    const post = (text: string) => send(`/v1/threads/${thread}/messages`, { text });
+    await post('somebody talks already');
+    const schedule = await newSchedule(
+      ledger.db,
+      definitionOf(LEDGER_AGENT.name, { thread_id: thread, overlap: 'cancel_other' }),
+    );
+    const stale = await schedule.runNow();
+    await schedule.runNow();
+    await startQueuedOccurrences(ledger.db);
+    expect((await schedule.occurrences()).map(({ state }) => state)).toEqual(['started', 'started']);
+    const told = await api.request(`/v1/threads/${thread}/messages/${String(stale.message_id)}`);
+    expect(await told.json()).toMatchObject({ state: 'superseded', code: 'schedule_overlap' });
+    const messages = await ledger.rows<{ state: string }>(
+      'select state from holdfast.thread_messages where thread_id = $1 order by seq',
+      thread,
+    );
+    expect(messages.map(({ state }) => state)).toEqual(['delivered', 'superseded', 'queued']);
+  });
+
   test('whose thread was archived is refused, with the reason, and never runs elsewhere', async () => {
     const thread = await newThread();
     const schedule = await newSchedule(ledger.db, definitionOf(LEDGER_AGENT.name, { thread_id: thread }));

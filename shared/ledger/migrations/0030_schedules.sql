@@ -284,6 +284,23 @@ begin
    where occurrence_id = p_occurrence;
 end $$;
 
+-- Takes back what a schedule said to threads and that has no run yet. Runs are locked before their threads, so that the
+-- caller has cancelled those.
+create function holdfast.take_back_messages(p_schedule text) returns void language plpgsql as $$
+declare
+  v_thread text;
+begin
+  for v_thread in select distinct m.thread_id
+                    from holdfast.schedule_occurrences o join holdfast.thread_messages m using (message_id)
+                   where o.schedule_id = p_schedule and o.open and m.state = 'queued' order by 1 loop
+    perform from holdfast.threads where thread_id = v_thread for no key update;
+    update holdfast.thread_messages m set state = 'superseded', code = 'schedule_overlap', decided_at = clock_timestamp()
+      from holdfast.schedule_occurrences o
+     where o.schedule_id = p_schedule and o.open and m.message_id = o.message_id and m.thread_id = v_thread
+       and m.state = 'queued';
+  end loop;
+end $$;
+
 -- One planned time, or one start that somebody asks for: judged once, whoever asks again. `p_run` was made of the definition
 -- of `p_version`; of another one it is made anew. A start that is asked for is planned for now (`p_planned` is null).
 create function holdfast.decide_occurrence(
@@ -335,6 +352,7 @@ begin
         jsonb_build_object('reason_code', 'schedule_overlap'), s.defined_by, 'requester', null, 'holdfast:schedule',
         v_id || v_run, encode(sha256(convert_to(v_id || v_run, 'UTF8')), 'hex'));
     end loop;
+    perform holdfast.take_back_messages(p_schedule);
   end if;
 
   insert into holdfast.schedule_occurrences (occurrence_id, schedule_id, tenant_id, planned_at, source, schedule_version,
