@@ -151,6 +151,21 @@ describe('a schedule', () => {
     });
   });
 
+  test('that was paused already is not paused by the same request when it comes again later', async () => {
+    const { schedule_id: id } = await make();
+    const order = (what: string, key: string) => send(`/v1/schedules/${id}/${what}`, undefined, { key });
+    const key = randomUUID();
+    for (const [what, under] of [
+      ['pause', randomUUID()],
+      ['pause', key],
+      ['resume', randomUUID()],
+      ['pause', key],
+    ] as const) {
+      expect((await order(what, under)).status).toBe(200);
+    }
+    expect(await read(id)).toMatchObject({ version: 3, paused_at: null });
+  });
+
   test('is run now under its own rule, once under a key, and lists its occurrences page by page', async () => {
     const { schedule_id: id } = await make();
     const key = randomUUID();

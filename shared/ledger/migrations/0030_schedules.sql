@@ -54,10 +54,12 @@ create table holdfast.schedule_changes (
   endpoint        text                 not null,
   idempotency_key holdfast.request_key not null,
   request_sha256  holdfast.sha256      not null,
+  -- False: it was so already. The key is used all the same, and does nothing when it comes again.
+  changed         boolean              not null,
   changed_at      timestamptz          not null default clock_timestamp(),
-  primary key (schedule_id, version),
-  unique (tenant_id, endpoint, idempotency_key)
+  primary key (tenant_id, endpoint, idempotency_key)
 );
+create unique index schedule_changes_by_version on holdfast.schedule_changes (schedule_id, version) where changed;
 create trigger append_only before update or delete on holdfast.schedule_changes
   for each row execute function holdfast.refuse_change();
 
@@ -151,6 +153,7 @@ declare
   d constant jsonb := p_change -> 'definition';
   v_kind constant text := p_change ->> 'kind';
   v_authority text;
+  v_same boolean := false;
 begin
   perform pg_advisory_xact_lock(hashtextextended('holdfast.schedules/' || p_tenant || '/' || p_endpoint || '/' || p_key, 0));
   select * into k from holdfast.schedule_changes
@@ -202,26 +205,28 @@ begin
              watched_until = case when timing = d -> 'timing' then watched_until else clock_timestamp() end
        where schedule_id = p_schedule;
     when 'paused' then
-      if s.paused_at is not null then return jsonb_build_object('kind', 'same', 'schedule_id', p_schedule); end if;
-      update holdfast.schedules set paused_at = clock_timestamp() where schedule_id = p_schedule returning * into s;
-      insert into holdfast.schedule_pauses (schedule_id, from_at) values (p_schedule, s.paused_at);
+      v_same := s.paused_at is not null;
+      if not v_same then
+        update holdfast.schedules set paused_at = clock_timestamp() where schedule_id = p_schedule returning * into s;
+        insert into holdfast.schedule_pauses (schedule_id, from_at) values (p_schedule, s.paused_at);
+      end if;
     when 'resumed' then
-      if s.paused_at is null then return jsonb_build_object('kind', 'same', 'schedule_id', p_schedule); end if;
-      update holdfast.schedules set paused_at = null where schedule_id = p_schedule;
+      v_same := s.paused_at is null;
+      update holdfast.schedules set paused_at = null where schedule_id = p_schedule and not v_same;
       update holdfast.schedule_pauses set to_at = clock_timestamp() where schedule_id = p_schedule and to_at is null;
     when 'deleted' then
       update holdfast.schedules set deleted_at = clock_timestamp(), next_at = null where schedule_id = p_schedule;
       update holdfast.schedule_occurrences set state = 'skipped', reason = 'schedule_deleted', decided_at = clock_timestamp()
        where schedule_id = p_schedule and state = 'queued';
   end case;
-  if v_kind <> 'created' then
+  if v_kind <> 'created' and not v_same then
     update holdfast.schedules set version = version + 1, changed_at = clock_timestamp() where schedule_id = p_schedule
       returning * into s;
   end if;
   insert into holdfast.schedule_changes (schedule_id, version, tenant_id, kind, actor_id, authority, definition, endpoint,
-                                         idempotency_key, request_sha256)
-    values (p_schedule, s.version, p_tenant, v_kind, p_actor, v_authority, d, p_endpoint, p_key, p_request_sha256);
-  return jsonb_build_object('kind', 'done', 'schedule_id', p_schedule);
+                                         idempotency_key, request_sha256, changed)
+    values (p_schedule, s.version, p_tenant, v_kind, p_actor, v_authority, d, p_endpoint, p_key, p_request_sha256, not v_same);
+  return jsonb_build_object('kind', case when v_same then 'same' else 'done' end, 'schedule_id', p_schedule);
 end $$;
 
 -- What an occurrence makes of those before it: the rules of Temporal by their names.
