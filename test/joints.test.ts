@@ -1,4 +1,9 @@
+import { ApplicationFailure } from '@temporalio/common';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { createDecideOccurrence } from '../activities/decide-occurrence.js';
+import { createLedgerPool } from '../shared/ledger/database.js';
+import { newId } from '../shared/ledger/new-id.js';
+import { createLogger } from '../shared/process/log.js';
 import { linesOf, setTenant } from './support/budget.js';
 import { newestChild, delegating, start as startChild } from './support/children.js';
 import {
@@ -104,4 +109,25 @@ describe('a thread and the budget of its run', () => {
     await third.claimThink();
     expect((await reserved(third)) - before).toBeGreaterThan(25_000);
   });
+});
+
+test('a tick that cannot reach the ledger tells Temporal a code, and nothing that a driver says', async () => {
+  const lines: string[] = [];
+  const log = createLogger({
+    name: 'worker',
+    level: 'error',
+    destination: { write: (line) => lines.push(line) },
+  });
+  const db = createLedgerPool({
+    ...{ databaseUrl: 'postgres://secret-user:secret@127.0.0.1:1/nowhere', max: 1, applicationName: 'test' },
+    onIdleError: () => undefined,
+  });
+  const tick = createDecideOccurrence({ db, log });
+  const failed = await tick({ scheduleId: newId('sch'), plannedAt: '2026-01-01T00:00:00.000Z' }).catch(
+    (error: unknown) => error,
+  );
+  await db.end();
+  expect(failed).toMatchObject({ message: 'ledger_unavailable', stack: '', nonRetryable: false });
+  expect(failed).toBeInstanceOf(ApplicationFailure);
+  expect(lines.join('')).toContain('ECONNREFUSED');
 });
