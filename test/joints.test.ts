@@ -16,6 +16,7 @@ import {
 } from './support/cooldowns.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { newestRun, newThread } from './support/threads.js';
 import { until } from './support/until.js';
 
@@ -64,6 +65,18 @@ describe('a cool-down and the budget of a tenant', () => {
     );
     expect(again.kind).toBe('claimed');
   });
+});
+
+test('what undoes waits for its turn also when the time of its run is over', async () => {
+  const busy = (await ledger.newStep([{ ...callOf('opaque'), namespace: 'tool_undo' }])).call(0);
+  await busy.attempt('throttled', { retryAfterMs: 60_000 });
+  const undo = await intended(await ledger.newCall('opaque', { policy: UNDOABLE }));
+  await ledger.tamper(async (change) => {
+    await change('update holdfast.runs set deadline_at = admitted_at where run_id = $1', undo.run.runId);
+  });
+  const answer = await undo.claim();
+  if (answer.kind !== 'cooling') throw new Error(answer.kind);
+  expect(answer.seriesMsLeft).toBeGreaterThan(answer.waitMs);
 });
 
 describe('a parent and its child', () => {
