@@ -263,7 +263,8 @@ create function holdfast.occurrence_fault(p_run jsonb) returns text language sql
               when (p_run ->> 'budget_unmet')::boolean then 'budget_unmet' end
 $$;
 
--- Makes the run of an occurrence, or the message that will have one. Its requester is who defined the schedule.
+-- Makes the run of an occurrence, or the message that will have one. Its requester is who defined the schedule. One that
+-- cannot become a run is refused, and told, instead of being tried for ever.
 create function holdfast.start_occurrence(s holdfast.schedules, p_occurrence text, p_run jsonb) returns void
 language plpgsql as $$
 declare
@@ -286,6 +287,9 @@ begin
          message_id = case when v_kind = 'posted' then v_message end,
          reason = case when v_kind = 'posted' then null
                        when v_kind in ('thread_archived', 'thread_full') then v_kind else 'thread_unusable' end
+   where occurrence_id = p_occurrence;
+exception when integrity_constraint_violation or data_exception then
+  update holdfast.schedule_occurrences set state = 'refused', reason = 'not_admitted', decided_at = clock_timestamp()
    where occurrence_id = p_occurrence;
 end $$;
 
