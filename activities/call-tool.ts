@@ -1,6 +1,7 @@
 import { CancelledFailure } from '@temporalio/common';
 import type { JsonObject } from '../shared/domain/json.js';
 import type { ClaimedEffect } from '../shared/ledger/effects.js';
+import { writeMemory } from '../shared/ledger/memory.js';
 import type { ActivityDeps } from './deps.js';
 import type { ActivityScope } from './scope.js';
 import type { Tool, ToolAnswer } from './tools/tool.js';
@@ -40,6 +41,7 @@ export async function callTool(
       attempt: claim.attempt,
       signal,
       timeoutMs,
+      writeMemory: () => writeMemory(deps.db, claim.effectId),
     })
     .catch((error: unknown): ToolAnswer => {
       // A tool that throws has broken its contract after it may have sent something: nobody knows.

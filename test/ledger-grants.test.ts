@@ -6,6 +6,7 @@ import { newFamily } from './support/children.js';
 import { acceptJob, addRefusal, makeOverdue, newUndo, settle } from './support/desk.js';
 import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { addMemory } from './support/memory.js';
 
 // Goal: the application can write no table, and nobody can rewrite the past, whatever the code does (SPEC 3, FAULTS S15).
 
@@ -51,6 +52,7 @@ beforeAll(async () => {
   await acceptJob(ledger, ended);
   await addRefusal(ledger);
   await newFamily(ledger);
+  await addMemory(ledger);
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -127,6 +129,7 @@ describe('the application', () => {
       'ask_question',
       'begin_edit',
       'begin_query',
+      'begin_sleep_run',
       'block_resume',
       'change_schedule',
       'claim_effect',
@@ -163,6 +166,7 @@ describe('the application', () => {
       'open_approval',
       'post_message',
       'queued_occurrences',
+      'read_conversation',
       'record_query',
       'record_refusal',
       'record_watch',
@@ -175,9 +179,11 @@ describe('the application', () => {
       'runs_to_nudge',
       'runs_with_late_evidence',
       'set_active_run_limit',
+      'set_sleep_trigger',
       'set_tenant_budget',
       'settle_by_person',
       'settle_effect',
+      'sleepy_threads',
       'start_child',
       'start_queued',
       'submit_command',
@@ -185,6 +191,7 @@ describe('the application', () => {
       'take_over',
       'test_webhook_endpoint',
       'unstarted_runs',
+      'write_memory',
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.
     for (const { name, may, definer, path } of rows) {
@@ -231,7 +238,7 @@ describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'standing_grant_uses'],
-    ...['job_acceptances', 'refusals', 'child_runs'],
+    ...['job_acceptances', 'refusals', 'child_runs', 'thread_memories', 'sleep_triggers', 'sleep_runs'],
     // Of undos, those that a person has decided.
     ...['settlement_words', 'escalations', 'undos'],
   ];

@@ -1,5 +1,6 @@
 import type { EffectClass } from '../../shared/domain/effect-classes.js';
 import type { JsonObject } from '../../shared/domain/json.js';
+import type { MemoryWritten } from '../../shared/ledger/memory.js';
 
 /** What a target sent back, kept whatever it is (SPEC 3.1.4). At most `RESULT_BYTES_MAX` bytes. */
 export interface ToolBody {
@@ -45,6 +46,8 @@ export interface ToolCall {
   readonly signal: AbortSignal;
   /** The attempt's whole time budget in milliseconds, counted from the call; a tool ends itself before it. */
   readonly timeoutMs: number;
+  /** Does at the ledger what the intent of a memory's effect says; for our own tool that writes one. */
+  readonly writeMemory?: () => Promise<MemoryWritten>;
 }
 
 /** The tool that undoes another: by name, or with the rule that makes its arguments (`compensationSchema`). */
@@ -96,7 +99,7 @@ export interface Tool {
   /** Names of the secrets that a call would need and that this process does not have; absent where it needs none. */
   missingSecrets?(): readonly string[];
   /** Asks the target what became of a key. Sends nothing that changes anything. */
-  probe?(query: Omit<ToolCall, 'attempt'>): Promise<ProbeAnswer>;
+  probe?(query: Omit<ToolCall, 'attempt' | 'writeMemory'>): Promise<ProbeAnswer>;
 }
 
 /** Bytes of a target's answer that are kept; the rest is cut and marked. */

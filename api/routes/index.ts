@@ -22,11 +22,7 @@ import {
   listStandingGrantsRoute,
   revokeStandingGrantRoute,
 } from './standing-grants.js';
-import {
-  backfillScheduleRoute,
-  listOccurrencesRoute,
-  runScheduleNowRoute,
-} from './schedule-occurrences.js';
+import { backfillScheduleRoute, listOccurrencesRoute, runScheduleNowRoute } from './schedule-occurrences.js';
 import {
   changeScheduleRoute,
   createScheduleRoute,
@@ -36,7 +32,9 @@ import {
   readScheduleRoute,
   resumeScheduleRoute,
 } from './schedules.js';
+import { listSleepTriggersRoute, putSleepTriggerRoute } from './sleep-triggers.js';
 import { startRun } from './start-run.js';
+import { readMemoryRoute } from './thread-memory.js';
 import { listMessagesRoute, postMessageRoute, readMessageRoute } from './thread-messages.js';
 import {
   archiveThreadRoute,
@@ -78,6 +76,9 @@ export const ROUTES: readonly Route[] = [
   postMessageRoute,
   listMessagesRoute,
   readMessageRoute,
+  readMemoryRoute,
+  putSleepTriggerRoute,
+  listSleepTriggersRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,
