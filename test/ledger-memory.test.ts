@@ -139,8 +139,8 @@ describe('an idle thread with something new', () => {
     // As if each run had said a great deal.
     await ledger.tamper(async (change) => {
       await change(
-        `insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
-           select run_id, 1, 2, n, 'default', 'user', jsonb_build_object('text', repeat('x', 4000))
+        `insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, as_of, content)
+           select run_id, 1, 2, n, 'default', 'user', 1, jsonb_build_object('text', repeat('x', 4000))
              from holdfast.runs, generate_series(10, 39) n where thread_id = $1`,
         thread.threadId,
       );

@@ -2,8 +2,10 @@ import type { Route } from '../route.js';
 import { listActiveRunLimitsRoute, putActiveRunLimitRoute } from './active-run-limits.js';
 import { listAgentsRoute } from './agents.js';
 import { putTenantBudgetRoute, readTenantBudgetRoute } from './budgets.js';
+import { listCheckpointsRoute, readCheckpointRoute } from './checkpoints.js';
 import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './commands.js';
 import { clearCooldownRoute, listCooldownsRoute } from './cooldowns.js';
+import { forkRunRoute } from './forks.js';
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
@@ -48,6 +50,7 @@ import {
   replayWebhookRoute,
   testWebhookEndpointRoute,
 } from './webhook-deliveries.js';
+import { streamTenantRoute } from './tenant-stream.js';
 import {
   createWebhookEndpointRoute,
   disableWebhookEndpointRoute,
@@ -65,6 +68,7 @@ export const ROUTES: readonly Route[] = [
   listRunRetriesRoute,
   listEventsRoute,
   streamRunRoute,
+  streamTenantRoute,
   readTranscriptRoute,
   readStoryRoute,
   exportRunRoute,
@@ -79,6 +83,9 @@ export const ROUTES: readonly Route[] = [
   readMemoryRoute,
   putSleepTriggerRoute,
   listSleepTriggersRoute,
+  listCheckpointsRoute,
+  readCheckpointRoute,
+  forkRunRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,

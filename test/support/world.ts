@@ -219,7 +219,7 @@ class RunningWorld extends LedgerView implements World {
     this.target = parts.target;
     this.log = log;
     this.starter = createStarter({ db, client, settings, log });
-    this.sweeper = createSweeper({ db, client, log, quietSeconds: 0 });
+    this.sweeper = createSweeper({ db, client, log, quietSeconds: 0, keepEventsSeconds: null });
   }
 
   logged(): string {

@@ -23,7 +23,8 @@ create trigger never_emptied before truncate on holdfast.thread_memories
   for each statement execute function holdfast.refuse_change();
 
 alter table holdfast.runs
-  -- The thread whose memory it reads, or keeps: a sleep-time run stands on no thread itself, so it holds up no message.
+  -- The thread whose memory it reads, or keeps: a sleep-time run stands on no thread itself, so it holds up no message. A
+  -- fork reads what its source read.
   add column memory_thread_id  text references holdfast.threads,
   -- What it reads in every prompt; null where there was nothing yet.
   add column memory_generation integer,
@@ -32,7 +33,7 @@ alter table holdfast.runs
   add constraint reads_its_own_thread check (
     thread_id is null or memory_thread_id is null or memory_thread_id = thread_id and memory_generation is not null);
 create unique index runs_one_sleeper_a_thread on holdfast.runs (memory_thread_id)
-  where ended_at is null and thread_id is null and memory_thread_id is not null;
+  where ended_at is null and thread_id is null and fork_mode is null and memory_thread_id is not null;
 
 alter table holdfast.model_calls
   -- The generation of the memory that its prompt holds; null where it holds none.
@@ -153,7 +154,7 @@ language sql stable security definer set search_path = holdfast, pg_temp as $$
      and t.updated_at <= clock_timestamp() - make_interval(secs => g.idle_seconds)
      and not exists (select from holdfast.runs r where r.thread_id = t.thread_id and r.ended_at is null)
      and not exists (select from holdfast.runs r where r.memory_thread_id = t.thread_id and r.thread_id is null
-                        and r.ended_at is null)
+                        and r.fork_mode is null and r.ended_at is null)
    order by t.updated_at limit p_limit
 $$;
 
@@ -225,7 +226,8 @@ begin
      or t.updated_at > clock_timestamp() - make_interval(secs => g.idle_seconds)
      or v_generation <> coalesce((select max(generation) from holdfast.thread_memories where thread_id = t.thread_id), 0)
      or exists (select from holdfast.runs where thread_id = t.thread_id and ended_at is null)
-     or exists (select from holdfast.runs where memory_thread_id = t.thread_id and thread_id is null and ended_at is null)
+     or exists (select from holdfast.runs where memory_thread_id = t.thread_id and thread_id is null and fork_mode is null
+                   and ended_at is null)
   then
     return jsonb_build_object('kind', 'moved_on');
   end if;
@@ -264,7 +266,8 @@ begin
     return jsonb_build_object('kind', 'written', 'thread_id', m.thread_id, 'generation', m.generation);
   end if;
   if e.state <> 'dispatching' or e.namespace <> 'holdfast:memory' then return jsonb_build_object('kind', 'not_claimed'); end if;
-  v_thread := coalesce(r.thread_id, r.memory_thread_id);
+  -- A fork stands on no thread: it reads what its source read, and writes nothing there.
+  v_thread := case when r.fork_mode is null then coalesce(r.thread_id, r.memory_thread_id) end;
   if v_thread is null then return jsonb_build_object('kind', 'no_thread'); end if;
   perform 1 from holdfast.threads where thread_id = v_thread for no key update;
   select * into m from holdfast.thread_memories where thread_id = v_thread order by generation desc limit 1;
