@@ -49,6 +49,8 @@ export interface WorldOptions extends WorldProject {
   readonly temporal?: WorldTemporal;
   /** A migrated database of a server of the test's own; one of the shared test server unless given. */
   readonly databaseUrl?: string;
+  /** A project file that is there already, in place of one that is written. */
+  readonly projectPath?: string;
   /** In place of the database's own URL, by way of a proxy say. Readings of the test go to the database itself. */
   readonly databaseUrlOf?: (url: string) => string | Promise<string>;
   /** In place of the target's own URL, likewise. */
@@ -137,7 +139,8 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
   const folder = await mkdtemp(join(tmpdir(), 'holdfast-world-'));
   const target = await startHttpTarget({ logPath: join(folder, 'target.jsonl') });
   const targetUrl = (await options.targetUrlOf?.(target.url)) ?? target.url;
-  const projectPath = await writeProject(join(folder, 'project'), targetUrl, options);
+  const projectPath =
+    options.projectPath ?? (await writeProject(join(folder, 'project'), targetUrl, options));
   const project = await loadProject(projectPath, {});
   const lines: string[] = [];
   const log = createLogger({
