@@ -80,13 +80,21 @@ export const runScheduleNowRoute = defineRoute(
   },
 );
 
+/** What one backfill can ask for, in days. */
+const STRETCH_DAYS_MAX = 366;
+
 const BackfillSchedule = z
   .strictObject({ from: Time, to: Time })
-  .refine(({ from, to }) => from < to, { error: 'must be after from', path: ['to'] })
+  .refine(({ from, to }) => Date.parse(from) < Date.parse(to), { error: 'must be after from', path: ['to'] })
   .refine(({ to }) => Date.parse(to) <= Date.now() + 60_000, {
     error: 'must not be in the future',
     path: ['to'],
   })
+  .refine(({ from, to }) => Date.parse(to) - Date.parse(from) <= STRETCH_DAYS_MAX * 86_400_000, {
+    error: `must be at most ${STRETCH_DAYS_MAX} days after from`,
+    path: ['to'],
+  })
+  .refine(({ from }) => Date.parse(from) >= 0, { error: 'must not be before 1970', path: ['from'] })
   .meta({ id: 'BackfillSchedule' });
 
 /** POST /v1/schedules/{schedule_id}/backfills: asks for planned times of the past. */

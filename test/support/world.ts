@@ -49,6 +49,8 @@ export interface WorldOptions extends WorldProject {
   readonly temporal?: WorldTemporal;
   /** A migrated database of a server of the test's own; one of the shared test server unless given. */
   readonly databaseUrl?: string;
+  /** What the project reads its secrets from, at each dispatch. */
+  readonly env?: Readonly<Record<string, string | undefined>>;
   /** A project file that is there already, in place of one that is written. */
   readonly projectPath?: string;
   /** In place of the database's own URL, by way of a proxy say. Readings of the test go to the database itself. */
@@ -141,7 +143,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
   const targetUrl = (await options.targetUrlOf?.(target.url)) ?? target.url;
   const projectPath =
     options.projectPath ?? (await writeProject(join(folder, 'project'), targetUrl, options));
-  const project = await loadProject(projectPath, {});
+  const project = await loadProject(projectPath, options.env ?? {});
   const lines: string[] = [];
   const log = createLogger({
     ...{ name: 'test-worker', level: 'info' },
