@@ -1,6 +1,7 @@
 import { CancelledFailure } from '@temporalio/common';
 import type { JsonObject } from '../shared/domain/json.js';
 import { appendProgress, type ClaimedEffect } from '../shared/ledger/effects.js';
+import { writeMemory } from '../shared/ledger/memory.js';
 import type { ActivityDeps } from './deps.js';
 import { storableText } from './models/storable-text.js';
 import { ProgressWriter } from './progress-writer.js';
@@ -47,6 +48,7 @@ export async function callTool(
       signal,
       timeoutMs,
       progress: (progress) => writer.push(progress),
+      writeMemory: () => writeMemory(deps.db, claim.effectId),
     })
     .catch((error: unknown): ToolAnswer => {
       // A tool that throws has broken its contract after it may have sent something: nobody knows.

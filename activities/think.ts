@@ -18,7 +18,7 @@ import type { ActivityDeps } from './deps.js';
 import { modelFailureWait } from './input-waits.js';
 import { planCalls, toolSpecs } from './plan-calls.js';
 import { type ActivityScope, inScope, orRefused, untilLedgerAnswers } from './scope.js';
-import { type Prompt, promptOf } from './fit-context.js';
+import { type Prompt, promptOf, withMemory } from './fit-context.js';
 import { callIdsOf, TranscriptCache } from './transcript.js';
 
 /** Manifests that one worker keeps; they never change. */
@@ -138,7 +138,7 @@ async function request(
   });
   const outcome = await deps.modelClient(manifest.model).call(
     {
-      system: manifest.instructions,
+      system: withMemory(manifest.instructions, claim.memory),
       messages: prompt.messages,
       tools: toolSpecs(manifest),
       maxOutputTokens: manifest.model.maxOutputTokens,

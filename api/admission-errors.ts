@@ -2,11 +2,11 @@ import { HoldfastError, type RequestFault } from '../shared/domain/errors.js';
 import { excerpt } from '../shared/domain/json-rules.js';
 
 /** The answer to a request for an agent that no worker has registered. */
-export function agentNotFound(agent: string): HoldfastError {
+export function agentNotFound(agent: string, at = 'body/agent'): HoldfastError {
   return new HoldfastError(
     'agent_not_found',
     `No worker has registered an agent "${excerpt(agent, 64)}". GET /v1/agents lists those there are.`,
-    { errors: [{ at: 'body/agent', problem: 'no such agent' }] },
+    { errors: [{ at, problem: 'no such agent' }] },
   );
 }
 

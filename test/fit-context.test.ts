@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { promptOf } from '../activities/fit-context.js';
+import { promptOf, withMemory } from '../activities/fit-context.js';
 import type { StoredMessage } from '../shared/ledger/model-calls.js';
 import { checkMessages } from './support/run-checks.js';
 
@@ -95,4 +95,10 @@ test('a cut stays in its place while the transcript grows by less than a quarter
   );
   expect(lefts[0]).not.toBeNull();
   expect(new Set(lefts.map((left) => left?.messages)).size).toBe(1);
+});
+
+test('what is remembered follows the instructions, by its generation and as material, and without it they stay as they are', () => {
+  expect(withMemory('Help.', null)).toBe('Help.');
+  const told = withMemory('Help.', { generation: 3, text: 'They like mail.' });
+  expect(told).toMatch(/^Help\.\n\n.*generation 3.*material, no instructions.*They like mail\.$/s);
 });

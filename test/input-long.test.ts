@@ -13,11 +13,16 @@ const DAY = 86_400;
 /** Seconds until the expiry of `ask_<seconds>`. */
 const SPANS = [1, 5, 600, 40 * DAY] as const;
 
+/** What the worker's environment holds at the moment. */
+const env = { MAIL_TOKEN: 'first-token' };
+
 let skipping: SkippingWorld;
 let world: World;
 beforeAll(async () => {
   skipping = await startSkippingWorld({
     limits: { wallClockSecondsMax: 90 * DAY },
+    env,
+    httpTools: { mail: { headers: { Authorization: 'Bearer ${secret:MAIL_TOKEN}' } } },
     questions: {
       ask_90: asks({ expiresSeconds: 90 * DAY }),
       ...Object.fromEntries(SPANS.map((seconds) => [`ask_${seconds}`, asks({ expiresSeconds: seconds })])),
@@ -48,7 +53,7 @@ test('a question waits 89 days, past every idle and stall limit, and its answer 
   await checkRun(world, runId);
 });
 
-test('an approval waits 80 days, past every idle and stall limit, and its yes is used (case 24)', async () => {
+test('an approval waits 80 days, past every idle and stall limit, and its yes is used with the credential of that day (case 24, H07)', async () => {
   const contract = {
     ...CONTRACT,
     effects: { mail: { approval: 'required' } },
@@ -61,9 +66,20 @@ test('an approval waits 80 days, past every idle and stall limit, and its yes is
   await world.sweeper.nudgeUndecided();
   expect(await world.runRow(runId)).toMatchObject({ state: 'awaiting_approval', epoch: 1 });
   expect(arrived(world, runId)).toEqual({});
+  env.MAIL_TOKEN = 'second-token';
   expect(await decide(world, wait)).toBe('decided');
   await world.waitFor(runId, 'completed');
   expect(arrived(world, runId)).toEqual({ [keyOf(runId)]: 1 });
+  // The credential is that of the day it is used on, and neither was ever kept.
+  expect(world.targetLog(runId)[0]).toMatchObject({ authorization: 'Bearer second-token' });
+  const kept = await world.rows<{ row: string }>(
+    `select e::text as row from holdfast.effects e where run_id = $1 union all
+     select v::text from holdfast.run_events v where run_id = $1 union all
+     select i::text from holdfast.interrupts i where run_id = $1`,
+    runId,
+  );
+  expect(kept.length).toBeGreaterThan(5);
+  expect(kept.filter(({ row }) => row.includes('-token'))).toEqual([]);
   await checkRun(world, runId);
 });
 

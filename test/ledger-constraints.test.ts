@@ -24,6 +24,7 @@ import { answer, newWait } from './support/input.js';
 import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { addMemory } from './support/memory.js';
 import { addSchedule } from './support/schedules.js';
 import { addThread } from './support/threads.js';
 import { addWebhooks } from './support/webhook-world.js';
@@ -141,6 +142,7 @@ beforeAll(async () => {
   await addRefusal(ledger);
   await addThread(ledger);
   await addSchedule(ledger.db);
+  await addMemory(ledger);
   await addCooldowns(ledger);
   const held = await ledger.newRun();
   await held.start();
@@ -351,6 +353,22 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['schedule_occurrences', `source = 'tick'`, `asked_by = 'user:ada'`, 'asked_iff_run_now'],
   ['schedule_occurrences', `source = 'run_now'`, `idempotency_key = null`, 'asked_iff_run_now'],
   ['schedule_occurrences', `state = 'skipped'`, `open = true`, 'open_while_started'],
+  // A memory has its place in its thread's row of generations; a run reads that of its own thread; an idle period comes to one thing.
+  ['thread_memories', 'true', `generation = 0`, 'thread_memories_generation_check'],
+  ['thread_memories', 'true', `text = ''`, 'thread_memories_text_check'],
+  ['thread_memories', 'true', `text = repeat('t', 16001)`, 'thread_memories_text_check'],
+  ['thread_memories', 'true', `through_place = -1`, 'thread_memories_through_place_check'],
+  ['runs', 'memory_generation is not null', `memory_thread_id = null`, 'generation_of_a_memory'],
+  ['runs', 'memory_generation is not null', `memory_generation = null`, 'reads_its_own_thread'],
+  ['runs', 'memory_generation is not null', `thread_id = 'thr_' || repeat('0', 32)`, 'reads_its_own_thread'],
+  ['sleep_triggers', 'true', `idle_seconds = 0`, 'sleep_triggers_idle_seconds_check'],
+  ['sleep_triggers', 'true', `sleeper = null`, 'whole_or_lifted'],
+  ['sleep_triggers', 'true', `contract = null`, 'whole_or_lifted'],
+  ['sleep_runs', 'true', `refused = 'agent_not_found'`, 'run_or_refused'],
+  ['sleep_runs', 'true', `run_id = null`, 'run_or_refused'],
+  ['sleep_runs', 'true', `through_place = after_place`, 'places_in_order'],
+  ['sleep_runs', 'true', `after_place = -1`, 'places_in_order'],
+  ['sleep_runs', 'true', `from_generation = -1`, 'sleep_runs_from_generation_check'],
   // A command: its fate implies its time and its reason, and each of them implies the fate.
   ['commands', `fate = 'accepted'`, `code = 'run_ended'`, 'code_iff_rejected'],
   ['commands', `fate = 'applied'`, `code = 'run_ended'`, 'code_iff_rejected'],

@@ -7,6 +7,7 @@ import { acceptJob, addRefusal, makeOverdue, newUndo, settle } from './support/d
 import { addFork } from './support/forks.js';
 import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
+import { addMemory } from './support/memory.js';
 
 // Goal: the application can write no table, and nobody can rewrite the past, whatever the code does (SPEC 3, FAULTS S15).
 
@@ -52,6 +53,7 @@ beforeAll(async () => {
   await acceptJob(ledger, ended);
   await addRefusal(ledger);
   await newFamily(ledger);
+  await addMemory(ledger);
   await addFork(ledger);
 });
 
@@ -130,6 +132,7 @@ describe('the application', () => {
       'ask_question',
       'begin_edit',
       'begin_query',
+      'begin_sleep_run',
       'block_resume',
       'change_schedule',
       'claim_effect',
@@ -170,6 +173,7 @@ describe('the application', () => {
       'post_message',
       'queued_occurrences',
       'read_checkpoint',
+      'read_conversation',
       'record_query',
       'record_refusal',
       'record_watch',
@@ -182,9 +186,11 @@ describe('the application', () => {
       'runs_to_nudge',
       'runs_with_late_evidence',
       'set_active_run_limit',
+      'set_sleep_trigger',
       'set_tenant_budget',
       'settle_by_person',
       'settle_effect',
+      'sleepy_threads',
       'start_child',
       'start_queued',
       'submit_command',
@@ -193,6 +199,7 @@ describe('the application', () => {
       'test_webhook_endpoint',
       'trim_events',
       'unstarted_runs',
+      'write_memory',
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.
     for (const { name, may, definer, path } of rows) {
@@ -240,6 +247,7 @@ describe('the superuser', () => {
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'standing_grant_uses'],
     ...['job_acceptances', 'refusals', 'child_runs', 'forks', 'inherited_effects'],
+    ...['thread_memories', 'sleep_triggers', 'sleep_runs'],
     // Of undos, those that a person has decided.
     ...['settlement_words', 'escalations', 'undos'],
   ];

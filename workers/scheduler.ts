@@ -21,7 +21,7 @@ import {
   type WatchedSchedule,
 } from '../shared/ledger/schedule-sync.js';
 import { startQueuedOccurrences } from '../shared/ledger/schedules.js';
-import { eachOf } from '../shared/process/each-of.js';
+import { eachOf } from '../shared/domain/each-of.js';
 import type { Logger } from '../shared/process/log.js';
 import { isRefusedByTemporal, isUnknownToTemporal, TEMPORAL_CALL_MS } from './temporal-calls.js';
 

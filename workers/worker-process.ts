@@ -25,6 +25,7 @@ import { listen } from './listen.js';
 import { type Repetition, repeat } from './repeat.js';
 import { ADMITTED_CHANNEL, createStarter } from './starter.js';
 import { createScheduler } from './scheduler.js';
+import { beginSleep } from './sleep.js';
 import { createSweeper, nudge } from './sweeper.js';
 
 /** Ledger connections of one worker: more would only queue in Postgres. */
@@ -35,6 +36,8 @@ const SWEEPER_PAUSE_MS = 10_000;
 const SCHEDULER_PAUSE_MS = 2_000;
 /** How often planned times are looked for that nothing was seen of. */
 const WATCH_PAUSE_MS = 30_000;
+/** How often idle threads are looked for that have something to consolidate. */
+const SLEEP_PAUSE_MS = 5_000;
 /** How long an outbox row waits at most before it is seen; the commit that wrote it told nobody. */
 const DELIVERER_PAUSE_MS = 1_000;
 /** Notifications served at once: while Temporal is away each takes long, and the rounds do what is left out. */
@@ -148,6 +151,7 @@ function startBackground(
   const scheduler = createScheduler({ db, client, namespace: config.temporal.namespace, log });
   const scheduling = repeat('scheduler', SCHEDULER_PAUSE_MS, log, () => scheduler.round());
   const watching = repeat('schedule watch', WATCH_PAUSE_MS, log, () => scheduler.watch());
+  const sleeping = repeat('sleep-time runs', SLEEP_PAUSE_MS, log, () => beginSleep({ db, log }));
   const delivering = startDelivering(config, db, log);
   const underWay = new Set<Promise<void>>();
   const listener = listen({
@@ -169,7 +173,7 @@ function startBackground(
   });
   return {
     async stop() {
-      const rounds = [starting, sweeping, scheduling, watching].map((each) => each.stop());
+      const rounds = [starting, sweeping, scheduling, watching, sleeping].map((each) => each.stop());
       await Promise.all([...rounds, listener.stop(), delivering?.stop()]);
       // One that is tried again after the client's connection was closed would end the process.
       await Promise.all(underWay);

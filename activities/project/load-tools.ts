@@ -10,6 +10,7 @@ import type { McpServerDeclaration } from '../tools/mcp-format.js';
 import { McpPinsError, MCP_PINS_FILE, readMcpPins } from '../tools/mcp-pins.js';
 import type { McpPins } from '../tools/mcp-pins.js';
 import { createMcpTool } from '../tools/mcp-tools.js';
+import { createMemoryTool } from '../tools/memory-tool.js';
 import type { Tool } from '../tools/tool.js';
 import { UsedSecrets } from '../tools/used-secrets.js';
 import type { ProjectProblem } from './project-error.js';
@@ -42,6 +43,7 @@ export async function loadTools(source: ProjectSource): Promise<LoadedTools> {
     ...(await loadFunctions(source)),
     ...(await loadHttpTools(source, secrets, broken)),
     ...(await loadMcpTools(source, secrets, connections, broken)),
+    ...loadMemoryTools(source),
   ];
   const loaded = declared.map((each) => ({ ...each, tool: secrets.hideFrom(each.tool) }));
   const byName = new Map<string, LoadedTool>();
@@ -172,6 +174,16 @@ async function loadMcpTools(
     }
   }
   return loaded;
+}
+
+/** They change nothing outside the ledger, so nobody is asked unless an agent's file says so. */
+function loadMemoryTools(source: ProjectSource): LoadedTool[] {
+  return Object.entries(source.declared.tools.memory).map(([name, declared]) => {
+    const at = ['tools', 'memory', name];
+    const problem: LoadedTool['problem'] = (message, under = []) =>
+      source.yaml.problemAt([...at, ...under], message);
+    return { tool: createMemoryTool(name, declared), approval: 'not_required', problem };
+  });
 }
 
 async function pinsOf(source: ProjectSource): Promise<McpPins | null> {

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { ON_CANCEL } from '../../shared/domain/delegates.js';
 import { ROLES } from '../../shared/domain/roles.js';
 import { mcpServerSchema } from '../tools/mcp-format.js';
+import { memoryToolSchema } from '../tools/memory-tool.js';
 import { policyRuleSchema } from './policy-format.js';
 
 const modelLimits = {
@@ -113,6 +114,8 @@ export const projectSchema = z.strictObject({
       functions: z.array(z.string().min(1)).default([]),
       http: z.array(z.string().min(1)).default([]),
       mcp: z.record(name, mcpServerSchema).default({}),
+      /** Tools that write the memory of the run's thread, by name. */
+      memory: z.record(name, memoryToolSchema).default({}),
     })
     .prefault({}),
   questions: z.record(name, questionSchema).default({}),

@@ -1,5 +1,6 @@
 import type { EffectClass } from '../../shared/domain/effect-classes.js';
 import type { JsonObject } from '../../shared/domain/json.js';
+import type { MemoryWritten } from '../../shared/ledger/memory.js';
 
 /** What a target sent back, kept whatever it is (SPEC 3.1.4). At most `RESULT_BYTES_MAX` bytes. */
 export interface ToolBody {
@@ -56,10 +57,12 @@ export interface ToolCall {
   readonly timeoutMs: number;
   /** Tells those who watch how far the call is: as often as it likes, the newest is shown. Never fails. */
   progress(progress: ToolProgress): void;
+  /** Does at the ledger what the intent of a memory's effect says; for our own tool that writes one. */
+  readonly writeMemory?: () => Promise<MemoryWritten>;
 }
 
 /** A question after a call, by its key. */
-export type ToolQuery = Omit<ToolCall, 'attempt' | 'progress'>;
+export type ToolQuery = Omit<ToolCall, 'attempt' | 'progress' | 'writeMemory'>;
 
 /** The tool that undoes another: by name, or with the rule that makes its arguments (`compensationSchema`). */
 export type DeclaredCompensation = string | { readonly tool: string; readonly arguments: JsonObject };

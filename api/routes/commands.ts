@@ -19,7 +19,7 @@ import type { Identity } from '../deps.js';
 import { roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { foundOf, runKeyOf, runNotFound } from '../run-key.js';
-import { PageQuery } from '../views/common.js';
+import { Instant, PageQuery } from '../views/common.js';
 import { CommandListView, CommandView } from '../views/desk-views.js';
 
 const SubmitCommand = z
@@ -40,10 +40,10 @@ const SubmitCommand = z
       .meta({
         description: 'For `change_budget`: the limits to set. One that was not there counts from now on.',
       }),
-    deadline_at: z.iso
-      .datetime({ offset: true })
-      .optional()
-      .meta({ description: 'For `change_deadline`: when the run must be over.' }),
+    deadline_at: Instant.optional().meta({
+      description:
+        'For `change_deadline`: when the run must be over. A time that has passed ends it at its next safe point.',
+    }),
   })
   .superRefine((command, context) => {
     for (const [member, kind] of [

@@ -34,7 +34,9 @@ import {
   readScheduleRoute,
   resumeScheduleRoute,
 } from './schedules.js';
+import { listSleepTriggersRoute, putSleepTriggerRoute } from './sleep-triggers.js';
 import { startRun } from './start-run.js';
+import { readMemoryRoute } from './thread-memory.js';
 import { listMessagesRoute, postMessageRoute, readMessageRoute } from './thread-messages.js';
 import {
   archiveThreadRoute,
@@ -78,6 +80,9 @@ export const ROUTES: readonly Route[] = [
   postMessageRoute,
   listMessagesRoute,
   readMessageRoute,
+  readMemoryRoute,
+  putSleepTriggerRoute,
+  listSleepTriggersRoute,
   listCheckpointsRoute,
   readCheckpointRoute,
   forkRunRoute,

@@ -12,7 +12,7 @@ import { giveStandingGrant, revokeStandingGrant } from '../../shared/ledger/stan
 import { byId, readPage } from '../cursor.js';
 import { requireRole, roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
-import { PageQuery } from '../views/common.js';
+import { Instant, PageQuery } from '../views/common.js';
 import { GrantConstraintView, StandingGrantListView, StandingGrantView } from '../views/grant-views.js';
 
 const Name = z.string().regex(/^[ -~]{1,64}$/, { error: 'must be 1 to 64 printable ASCII characters' });
@@ -59,7 +59,7 @@ const GiveStandingGrant = z
       description: 'All of them hold, or the call is asked about. What no constraint names may be anything.',
     }),
     count: z.int().min(1).max(10_000).meta({ description: 'Calls that it stands in for at most.' }),
-    expires_at: z.iso.datetime({ offset: true }).meta({ description: 'At most 366 days from now.' }),
+    expires_at: Instant.meta({ description: 'At most 366 days from now.' }),
     note: z
       .string()
       .min(1)

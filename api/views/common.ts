@@ -6,6 +6,18 @@ import type { ErrorCode } from '../../shared/domain/errors.js';
 /** ISO 8601 in UTC with milliseconds. */
 export const Time = z.iso.datetime().meta({ id: 'Time', description: 'ISO 8601 in UTC.' });
 
+/** Times that somebody may mean; whether one has passed is for the ledger's clock to say. */
+const MEANT = { from: Date.UTC(2000, 0), to: Date.UTC(2100, 0) } as const;
+
+/** A time that a request gives, with its offset. */
+export const Instant = z.iso.datetime({ offset: true }).refine(
+  (text) => {
+    const time = Date.parse(text);
+    return Number.isNaN(time) || (time >= MEANT.from && time < MEANT.to);
+  },
+  { error: 'must be a time of this century' },
+);
+
 /** Lower-case hex SHA-256. */
 export const Sha256 = z.string().meta({ description: 'Lower-case hex SHA-256.' });
 

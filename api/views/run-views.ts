@@ -284,6 +284,16 @@ export const RunView = z
       })
       .nullable()
       .meta({ description: 'Its place in a conversation; null for a run of its own.' }),
+    memory: z
+      .strictObject({
+        thread_id: z.string(),
+        generation: z.int().nullable().meta({ description: 'Null: it is the first to make one.' }),
+        keeps: z.boolean().meta({
+          description: 'A sleep-time run, which keeps the memory of a thread that it does not stand on.',
+        }),
+      })
+      .nullable()
+      .meta({ description: 'The memory of a thread that stands in its prompts; null where there was none.' }),
     contract: AnyJson.meta({
       description: 'Given at admission and immutable, with every default filled in.',
     }),

@@ -25,6 +25,12 @@ export interface StoredMessage {
   readonly content: JsonObject;
 }
 
+/** One generation of a thread's memory. */
+export interface RememberedText {
+  readonly generation: number;
+  readonly text: string;
+}
+
 export interface ClaimedModelCall {
   readonly kind: 'claimed';
   /** Fencing token of the call: only the newest attempt may commit. */
@@ -38,6 +44,8 @@ export interface ClaimedModelCall {
   readonly toolCallsLeft: number;
   /** This is the run's last answer, over this limit: no tool is offered any more. Null for every other call. */
   readonly finishing: LimitCode | null;
+  /** What is remembered of the conversation, as the run's admission found it; null where that was nothing. */
+  readonly memory: RememberedText | null;
   /** The transcript after the step that the caller already knows, in order. */
   readonly messages: readonly StoredMessage[];
 }
@@ -106,6 +114,7 @@ export async function claimModelCall(
         effectRules: a['effect_rules'] as ClaimedModelCall['effectRules'],
         toolCallsLeft: a['tool_calls_left'] as number,
         finishing: (a['finishing'] ?? null) as LimitCode | null,
+        memory: (a['memory'] ?? null) as RememberedText | null,
         messages: a['messages'] as StoredMessage[],
       };
     case 'cooling':

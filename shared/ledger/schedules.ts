@@ -2,7 +2,7 @@ import type { RunContract } from '../domain/contract.js';
 import type { JsonObject, JsonValue } from '../domain/json.js';
 import type { Role } from '../domain/roles.js';
 import type { OverlapRule, ScheduleTiming } from '../domain/schedules.js';
-import { eachOf } from '../process/each-of.js';
+import { eachOf } from '../domain/each-of.js';
 import { prepareRun, underOneKey } from './admission.js';
 import { callFunction, type Db, jsonb } from './database.js';
 import { digestOf } from './digest.js';

@@ -263,6 +263,46 @@ describe('with a real Temporal', () => {
     });
   });
 
+  // Not by stopping a server: a window of ten seconds, the wait for a tick before and the grace after would take minutes. To
+  // Temporal an outage and a schedule that it has not heard of yet are the same: times passed of which it told nobody.
+  test('after an outage longer than the catch-up window the times within it start, and each one before is missed (H04)', async () => {
+    const timing = { every_seconds: 10, offset_seconds: 0 };
+    const definition = definitionOf(world.project.agents[0]!.name, {
+      ...{ overlap: 'allow_all', timing, catch_up_seconds: 30 },
+    });
+    const schedule = await newSchedule(world.db, definition, world.taskQueue);
+    const { scheduleId } = schedule;
+    const since = Date.now() - 180_000;
+    await world.rows(
+      'update holdfast.schedules set watched_until = $2 where schedule_id = $1',
+      scheduleId,
+      new Date(since),
+    );
+    const back = Date.now();
+    await scheduler.round();
+    await scheduler.watch();
+    const watched = Date.now() - 90_000;
+    const times = minutes(19).map((n) => Math.ceil(since / 10_000) * 10_000 + n * 10_000);
+    // A second on either side of the window's edge may be either's.
+    const caughtUp = times.filter((time) => time > back - 29_000 && time < back);
+    const lost = times.filter((time) => time < watched - 1_000);
+    expect([caughtUp.length >= 2, lost.length >= 8]).toEqual([true, true]);
+    const told = async (state: string): Promise<number[]> =>
+      (await schedule.occurrences())
+        .filter((occurrence) => occurrence.state === state)
+        .map(({ planned_at: time }) => Date.parse(time));
+    await until('what the window holds has come', async () => {
+      const started = await told('started');
+      return caughtUp.every((time) => started.includes(time));
+    });
+    const [started, missed] = [await told('started'), await told('missed')];
+    expect(started.filter((time) => time < back - 31_000)).toEqual([]);
+    expect(lost.filter((time) => !missed.includes(time))).toEqual([]);
+    expect(missed.filter((time) => time > watched + 1_000 || started.includes(time))).toEqual([]);
+    await schedule.change({ kind: 'deleted' });
+    await scheduler.round();
+  });
+
   test('a schedule that somebody deletes in Temporal is told to it again, and a change, a pause and an end reach it', async () => {
     const schedule = await make({});
     const handle = world.client.schedule.getHandle(schedule.scheduleId);

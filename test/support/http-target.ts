@@ -62,6 +62,8 @@ export interface TargetLogEntry {
   readonly argsDigest: string;
   /** The body as JSON, or as text where it is none. */
   readonly body: unknown;
+  /** The request's credential, where it had one. */
+  readonly authorization?: string;
 }
 
 /** A running target. */
@@ -188,7 +190,7 @@ class Target {
     const isQuery = request.method === 'GET' && kind !== 'read';
     const key = isQuery ? decodeURIComponent(rest) : String(request.headers['idempotency-key'] ?? '');
     if (isQuery) return this.answerQuery(kind, key, response);
-    this.write('arrived', kind, key, body);
+    this.write('arrived', kind, key, body, request.headers.authorization);
     const dial = this.takeDial(key);
     await this.act(kind, key, body, dial, response);
   }
@@ -250,9 +252,18 @@ class Target {
   }
 
   /** On disk before anything is answered: this log is the truth that the ledger is compared with. */
-  private write(kind: 'arrived' | 'applied', type: TargetClass, key: string, body: string): TargetLogEntry {
+  private write(
+    kind: 'arrived' | 'applied',
+    type: TargetClass,
+    key: string,
+    body: string,
+    authorization?: string,
+  ): TargetLogEntry {
     const at = new Date().toISOString();
-    const entry = { at, key, kind, class: type, argsDigest: digestOf(body), body: jsonOrText(body) };
+    const entry: TargetLogEntry = {
+      ...{ at, key, kind, class: type, argsDigest: digestOf(body), body: jsonOrText(body) },
+      ...(authorization === undefined ? {} : { authorization }),
+    };
     writeSync(this.file, `${JSON.stringify(entry)}\n`);
     fsyncSync(this.file);
     return entry;

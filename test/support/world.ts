@@ -39,8 +39,6 @@ import {
 export { connectTemporal, type WorldTemporal } from './world-temporal.js';
 
 export interface WorldOptions extends WorldProject {
-  /** The environment in which the project is loaded, for its secrets; empty unless given. */
-  readonly env?: Readonly<Record<string, string | undefined>>;
   /** Silence after which Temporal takes an activity for lost. Default 2; worker processes take whole seconds. */
   readonly heartbeatSeconds?: number;
   readonly historyEventsMax?: number;
@@ -51,6 +49,10 @@ export interface WorldOptions extends WorldProject {
   readonly temporal?: WorldTemporal;
   /** A migrated database of a server of the test's own; one of the shared test server unless given. */
   readonly databaseUrl?: string;
+  /** What the project reads its secrets from, at each dispatch. */
+  readonly env?: Readonly<Record<string, string | undefined>>;
+  /** A project file that is there already, in place of one that is written. */
+  readonly projectPath?: string;
   /** In place of the database's own URL, by way of a proxy say. Readings of the test go to the database itself. */
   readonly databaseUrlOf?: (url: string) => string | Promise<string>;
   /** In place of the target's own URL, likewise. */
@@ -139,7 +141,8 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
   const folder = await mkdtemp(join(tmpdir(), 'holdfast-world-'));
   const target = await startHttpTarget({ logPath: join(folder, 'target.jsonl') });
   const targetUrl = (await options.targetUrlOf?.(target.url)) ?? target.url;
-  const projectPath = await writeProject(join(folder, 'project'), targetUrl, options);
+  const projectPath =
+    options.projectPath ?? (await writeProject(join(folder, 'project'), targetUrl, options));
   const project = await loadProject(projectPath, options.env ?? {});
   const lines: string[] = [];
   const log = createLogger({

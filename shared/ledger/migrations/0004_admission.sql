@@ -60,12 +60,14 @@ begin
             v_contract #>> '{acceptance,accepted_by}', v_contract ->> 'owner', p_actor);
   insert into holdfast.runs (run_id, tenant_id, job_id, actor_id, agent, agent_version, pins, contract, contract_sha256,
                              input, task_queue, state_version, event_seq, admitted_at, deadline_at, root_run_id,
-                             steps_max, tool_calls_max, priority, thread_id, thread_place)
+                             steps_max, tool_calls_max, priority, thread_id, thread_place, memory_thread_id,
+                             memory_generation)
     values (v_run_id, p_tenant, v_job_id, p_actor, p_run ->> 'agent', p_run ->> 'agent_version', p_run -> 'pins',
             v_contract, p_run ->> 'contract_sha256', p_run -> 'input', p_run ->> 'task_queue', 1, 1, v_at,
             v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int), v_run_id,
             (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int,
-            coalesce((v_contract ->> 'priority')::int, 3), p_run ->> 'thread_id', (p_run ->> 'thread_place')::int);
+            coalesce((v_contract ->> 'priority')::int, 3), p_run ->> 'thread_id', (p_run ->> 'thread_place')::int,
+            p_run ->> 'memory_thread_id', (p_run ->> 'memory_generation')::int);
   if jsonb_array_length(p_run -> 'budget_lines') > 0 then
     perform holdfast.add_run_budgets(p_tenant, v_run_id, p_run -> 'budget_lines');
   end if;

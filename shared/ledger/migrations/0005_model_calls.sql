@@ -119,8 +119,8 @@ begin
     r.budgeted := r.budgeted or v_reached is not null;
     if r.finishing is not null and r.last_step is null then r.last_step := p_step; end if;
     if m.run_id is null then
-      insert into holdfast.model_calls (run_id, turn, step, tenant_id, attempts_max, series_deadline_at)
-        values (p_run, p_turn, p_step, r.tenant_id, (r.contract #>> '{retry,attempts_max}')::int,
+      insert into holdfast.model_calls (run_id, turn, step, tenant_id, memory_generation, attempts_max, series_deadline_at)
+        values (p_run, p_turn, p_step, r.tenant_id, r.memory_generation, (r.contract #>> '{retry,attempts_max}')::int,
                 clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int))
         returning * into m;
       r.turn := p_turn;
@@ -137,7 +137,9 @@ begin
       values (p_run, p_turn, p_step, m.attempts, p_attempt_id, r.tenant_id, r.epoch, p_execution, p_worker);
     -- A reader drops the chunks of every earlier attempt when it sees this.
     r := holdfast.append_event(r, 'model.started', jsonb_build_object(
-      'turn', p_turn, 'step', p_step, 'attempt', m.attempts));
+      'turn', p_turn, 'step', p_step, 'attempt', m.attempts)
+      || case when r.memory_generation is null then '{}'
+              else jsonb_build_object('memory_generation', r.memory_generation) end);
   end if;
   perform holdfast.save_run(r);
   return jsonb_build_object(
@@ -149,6 +151,9 @@ begin
     'tool_calls_left', case when holdfast.on_reached(r) = 'fail'
       then r.tool_calls_max - r.tool_calls - v_held.tool_calls else 1000 end,
     'finishing', r.finishing,
+    'memory', case when r.memory_generation is not null then (
+      select jsonb_build_object('generation', generation, 'text', text) from holdfast.thread_memories
+       where thread_id = r.memory_thread_id and generation = r.memory_generation) end,
     'messages', case when r.thread_id is not null and p_known_step = 0 then holdfast.thread_history(r) else '[]' end || coalesce((
       select jsonb_agg(jsonb_build_object('step', step, 'position', position, 'role', role, 'content', content)
                        order by step, position)

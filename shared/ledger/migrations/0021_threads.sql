@@ -271,7 +271,7 @@ begin
   update holdfast.threads set run_seq = run_seq + 1, updated_at = clock_timestamp() where thread_id = m.thread_id
     returning * into t;
   perform holdfast.insert_run(m.tenant_id, m.actor_id, m.admission || jsonb_build_object(
-    'thread_id', m.thread_id, 'thread_place', t.run_seq, 'input_text', m.text));
+    'thread_id', m.thread_id, 'thread_place', t.run_seq, 'input_text', m.text) || holdfast.memory_of(m.thread_id));
   update holdfast.thread_messages set state = 'delivered', run_id = m.admission ->> 'run_id', decided_at = clock_timestamp()
    where message_id = m.message_id;
 end $$;

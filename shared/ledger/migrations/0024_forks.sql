@@ -215,13 +215,14 @@ begin
   end if;
   insert into holdfast.runs (run_id, tenant_id, job_id, actor_id, agent, agent_version, pins, contract, contract_sha256,
                              input, task_queue, state_version, event_seq, admitted_at, deadline_at, root_run_id,
-                             steps_max, tool_calls_max, priority, fork_mode)
+                             steps_max, tool_calls_max, priority, fork_mode, memory_thread_id, memory_generation)
     values (v_run, s.tenant_id, coalesce(p_fork ->> 'job_id', s.job_id), p_actor, s.agent, p_fork ->> 'agent_version',
             p_fork -> 'pins', v_contract, p_fork ->> 'contract_sha256', coalesce(p_fork #> '{edits,add_message}', s.input),
             p_fork ->> 'task_queue', 1, 1, v_at,
             v_at + make_interval(secs => (v_contract #>> '{limits,wall_clock_seconds}')::int), v_run,
             (v_contract #>> '{limits,steps_max}')::int, (v_contract #>> '{limits,tool_calls_max}')::int,
-            (v_contract ->> 'priority')::int, p_fork ->> 'mode');
+            (v_contract ->> 'priority')::int, p_fork ->> 'mode',
+            case when s.memory_generation is not null then s.memory_thread_id end, s.memory_generation);
   perform holdfast.add_run_budgets(s.tenant_id, v_run, p_fork -> 'budget_lines');
   insert into holdfast.forks (run_id, tenant_id, source_run_id, checkpoint_id, source_event_seq, cut_step, mode, pins,
                               edits, actor_id, authority)

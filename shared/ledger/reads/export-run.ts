@@ -20,6 +20,8 @@ export const EXPORTED_BY_WAY: Readonly<Record<string, string>> = {
   child_runs: 'parent_run_id = $run or child_run_id = $run',
   decisions: 'interrupt_id in (select interrupt_id from holdfast.interrupts where run_id = $run)',
   threads: 'thread_id in (select thread_id from holdfast.runs where run_id = $run)',
+  thread_memories:
+    'run_id = $run or (thread_id, generation) in (select memory_thread_id, memory_generation from holdfast.runs where run_id = $run)',
   webhook_attempts:
     'delivery_id in (select delivery_id from holdfast.webhook_deliveries where run_id = $run)',
 };
@@ -39,6 +41,7 @@ export const NOT_EXPORTED = [
   'schedule_changes',
   'schedule_pauses',
   'schedules',
+  'sleep_triggers',
   'standing_grants',
   'tenant_budget_changes',
   'webhook_endpoints',

@@ -53,6 +53,9 @@ const READ_RUN = {
              'thread_id', r.thread_id, 'place', r.thread_place, 'rolled_back_by', r.rolled_back_by,
              'message_ids', (select coalesce(jsonb_agg(s.message_id order by s.seq), '[]')
                                from holdfast.thread_messages s where s.run_id = r.run_id)) end as thread,
+           case when r.memory_thread_id is not null then jsonb_build_object(
+             'thread_id', r.memory_thread_id, 'generation', r.memory_generation,
+             'keeps', r.thread_id is null and r.fork_mode is null) end as memory,
            ${RUN_COMPENSATION_COLUMN},
            holdfast.newest_checkpoint(r.run_id) as checkpoint_id,
            ${LINEAGE_COLUMNS}, ${RUN_FORKS_COLUMNS}, ${RUN_CONTROL_COLUMNS},
@@ -73,6 +76,7 @@ function recordOf(row: RunRow): RunRecord {
     run_id: row.run_id,
     identity: identityOf(row),
     thread: row.thread,
+    memory: row.memory,
     contract: row.contract,
     contract_sha256: row.contract_sha256,
     pins: row.pins,
@@ -177,6 +181,7 @@ interface RunRow extends RunControlRow, RunCompensationRow, LineageRow, RunForks
   readonly checkpoint_id: string | null;
   readonly budget: RunBudgetRecord;
   readonly thread: RunRecord['thread'];
+  readonly memory: RunRecord['memory'];
   readonly run_id: string;
   readonly tenant_id: string;
   readonly actor_id: string;

@@ -68,6 +68,14 @@ export interface RunRecord {
     /** What it was given: the message that began it, then those that joined it. */
     readonly message_ids: readonly string[];
   } | null;
+  /** The memory of a thread that stands in its prompts; null where there was none. */
+  readonly memory: {
+    readonly thread_id: string;
+    /** Null: it is the first to make one. */
+    readonly generation: number | null;
+    /** A sleep-time run, which keeps the memory of a thread that it does not stand on. */
+    readonly keeps: boolean;
+  } | null;
   readonly contract: JsonValue;
   readonly contract_sha256: string;
   readonly pins: JsonValue;
