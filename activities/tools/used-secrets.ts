@@ -1,5 +1,5 @@
 import type { LookUp } from './expand.js';
-import type { ProbeAnswer, Tool, ToolAnswer, ToolBody } from './tool.js';
+import type { ProbeAnswer, Tool, ToolAnswer, ToolBody, ToolCall } from './tool.js';
 
 /** What stands in place of a secret that a target sent back. */
 const HIDDEN = '[secret]';
@@ -38,7 +38,11 @@ export class UsedSecrets {
     const { probe } = tool;
     return {
       ...tool,
-      call: async (call) => this.#hideInAnswer(await tool.call(call)),
+      call: async (call) => {
+        const progress: ToolCall['progress'] = (told) =>
+          call.progress({ ...told, message: this.#hideOrNull(told.message) });
+        return this.#hideInAnswer(await tool.call({ ...call, progress }));
+      },
       ...(probe === undefined
         ? {}
         : { probe: async (query) => this.#hideInProbe(await probe.call(tool, query)) }),
