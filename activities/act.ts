@@ -14,6 +14,7 @@ import { newId } from '../shared/ledger/new-id.js';
 import { refusalOf } from '../shared/ledger/refusals.js';
 import { type Called, callTool, STOP_GRACE_MS } from './call-tool.js';
 import type { ActivityDeps } from './deps.js';
+import { storableText } from './models/storable-text.js';
 import { bodyOf, resultTextOf } from './result-text.js';
 import { type ActivityScope, inScope, orRefused, untilLedgerAnswers } from './scope.js';
 import { maySendLater } from './tools/reasons.js';
@@ -216,5 +217,5 @@ function settlementOf(answer: ToolAnswer): EffectSettlement {
 
 /** A target's words must never keep its receipt from being written. */
 function storable(text: string | null): string | null {
-  return text === null ? null : text.replace(/\p{Cs}|\0/gu, '\ufffd');
+  return text === null ? null : storableText(text);
 }

@@ -1,13 +1,18 @@
 import { CancelledFailure } from '@temporalio/common';
 import type { JsonObject } from '../shared/domain/json.js';
-import type { ClaimedEffect } from '../shared/ledger/effects.js';
+import { appendProgress, type ClaimedEffect } from '../shared/ledger/effects.js';
 import { writeMemory } from '../shared/ledger/memory.js';
 import type { ActivityDeps } from './deps.js';
+import { storableText } from './models/storable-text.js';
+import { ProgressWriter } from './progress-writer.js';
 import type { ActivityScope } from './scope.js';
 import type { Tool, ToolAnswer } from './tools/tool.js';
 
 /** How long a tool whose time is over may take to stop before it is left. */
 export const STOP_GRACE_MS = 2_000;
+
+/** What of a word on progress is kept. */
+const PROGRESS_CHARACTERS_MAX = 500;
 
 /** What a call came to. */
 export interface Called {
@@ -31,6 +36,7 @@ export async function callTool(
   const timeoutMs = Math.min(tool.timeoutSeconds, claim.toolSeconds) * 1_000;
   const deadline = new AbortController();
   const signal = AbortSignal.any([scope.signal, deadline.signal]);
+  const writer = progressWriter(deps, scope, claim);
   const call = tool
     .call({
       arguments: args,
@@ -41,6 +47,7 @@ export async function callTool(
       attempt: claim.attempt,
       signal,
       timeoutMs,
+      progress: (progress) => writer.push(progress),
       writeMemory: () => writeMemory(deps.db, claim.effectId),
     })
     .catch((error: unknown): ToolAnswer => {
@@ -65,12 +72,28 @@ export async function callTool(
   });
   try {
     const answer = await Promise.race([call, left]);
+    await writer.close();
     if (answer !== 'left') return { answer, late: null };
     return { answer: { kind: 'unknown', reason: 'still_running', body: null }, late: call };
   } finally {
     clearTimeout(timer);
     if (onAbort !== undefined) scope.signal.removeEventListener('abort', onAbort);
   }
+}
+
+function progressWriter(deps: ActivityDeps, scope: ActivityScope, claim: ClaimedEffect): ProgressWriter {
+  return new ProgressWriter({
+    write: async ({ message, done, total }) => {
+      const isHeard = await appendProgress(deps.db, scope, claim, {
+        message: message === null ? null : storableText(message.slice(0, PROGRESS_CHARACTERS_MAX)),
+        done: done !== null && Number.isFinite(done) ? done : null,
+        total: total !== null && Number.isFinite(total) ? total : null,
+      });
+      if (isHeard) deps.announcer.announce(scope.runId);
+      return isHeard;
+    },
+    onError: (error) => deps.log.warn({ err: error, effectId: claim.effectId }, 'progress was not told'),
+  });
 }
 
 /** Whether the process is about to end, as opposed to a run that does not want the call any more. */

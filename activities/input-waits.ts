@@ -10,6 +10,7 @@ import {
 import { canonicalJson } from '../shared/domain/strict-json.js';
 import { digestOf, sha256 } from '../shared/ledger/digest.js';
 import type { ClaimedModelCall } from '../shared/ledger/model-calls.js';
+import { storableText } from './models/storable-text.js';
 
 /** Of which run and agent a wait is. */
 export type WaitOrigin = Pick<ClaimedModelCall, 'tenantId' | 'agent' | 'agentVersion'> & {
@@ -74,5 +75,5 @@ function waitOf(scope: JsonObject, rules: Pick<InputWait, 'answerSchema' | 'role
 
 /** A provider's words must never keep a wait from being opened. */
 function storable(text: string): string {
-  return text.replace(/\p{Cs}|\0/gu, '\ufffd').slice(0, 1_000);
+  return storableText(text.slice(0, 1_000));
 }

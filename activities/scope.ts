@@ -47,17 +47,22 @@ export async function inScope<A>(
   try {
     return await body(scope);
   } catch (error) {
-    if (error instanceof ApplicationFailure) throw error;
-    const code = isLedgerUnavailable(error) ? 'ledger_unavailable' : 'internal';
-    log.error({ err: error, activity: name, runId, code }, 'activity failed');
-    throw withoutStack(code);
+    throw codeOf(error, log, { activity: name, runId });
   } finally {
     clearInterval(beat);
     if (!reads) announcer.announce(runId);
   }
 }
 
-function withoutStack(code: string): ApplicationFailure {
+/** What Temporal hears of an error: a code. The log has the rest, with `where` it happened. */
+export function codeOf(
+  error: unknown,
+  log: ActivityDeps['log'],
+  where: Readonly<Record<string, string>>,
+): ApplicationFailure {
+  if (error instanceof ApplicationFailure) return error;
+  const code = isLedgerUnavailable(error) ? 'ledger_unavailable' : 'internal';
+  log.error({ err: error, ...where, code }, 'activity failed');
   const failure = ApplicationFailure.retryable(code, code);
   failure.stack = '';
   return failure;

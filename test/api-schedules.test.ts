@@ -151,6 +151,21 @@ describe('a schedule', () => {
     });
   });
 
+  test('that was paused already is not paused by the same request when it comes again later', async () => {
+    const { schedule_id: id } = await make();
+    const order = (what: string, key: string) => send(`/v1/schedules/${id}/${what}`, undefined, { key });
+    const key = randomUUID();
+    for (const [what, under] of [
+      ['pause', randomUUID()],
+      ['pause', key],
+      ['resume', randomUUID()],
+      ['pause', key],
+    ] as const) {
+      expect((await order(what, under)).status).toBe(200);
+    }
+    expect(await read(id)).toMatchObject({ version: 3, paused_at: null });
+  });
+
   test('is run now under its own rule, once under a key, and lists its occurrences page by page', async () => {
     const { schedule_id: id } = await make();
     const key = randomUUID();
@@ -193,6 +208,16 @@ describe('a schedule', () => {
     expect((await ask(body, { roles: 'requester' })).status).toBe(403);
     expect((await ask({ from: body.to, to: body.from })).status).toBe(400);
     expect((await ask({ ...body, to: '2999-01-01T00:00:00.000Z' })).status).toBe(400);
+    // What sorts otherwise than it is, what no clock of the ledger shows, and more than anybody wants at once.
+    for (const [from, to] of [
+      ['2026-01-01T00:00:00.5Z', '2026-01-01T00:00:00Z'],
+      ['0000-01-01T00:00:00Z', '0000-01-02T00:00:00Z'],
+      ['2026-01-01T00:00:00Z', '2026-02-01T00:00:01Z'],
+    ]) {
+      expect((await problemOf(await ask({ from, to }))).code).toBe('invalid_request');
+    }
+    const near = { from: '2026-01-01T00:00:00.9989999Z', to: '2026-01-01T00:00:00.999Z' };
+    expect((await ask(near)).status).toBe(200);
     const key = randomUUID();
     expect((await ask(body, { key })).status).toBe(200);
     expect((await ask(body, { key })).status).toBe(200);
@@ -238,6 +263,27 @@ describe('a stateful schedule', () => {
       first.run_id,
     );
     expect(run).toEqual({ thread_id: thread });
+  });
+
+  test('that cancels the other takes its message back where that has no run yet', async () => {
+    const thread = await newThread();
+    const post = (text: string) => send(`/v1/threads/${thread}/messages`, { text });
+    await post('somebody talks already');
+    const schedule = await newSchedule(
+      ledger.db,
+      definitionOf(LEDGER_AGENT.name, { thread_id: thread, overlap: 'cancel_other' }),
+    );
+    const stale = await schedule.runNow();
+    await schedule.runNow();
+    await startQueuedOccurrences(ledger.db);
+    expect((await schedule.occurrences()).map(({ state }) => state)).toEqual(['started', 'started']);
+    const told = await api.request(`/v1/threads/${thread}/messages/${String(stale.message_id)}`);
+    expect(await told.json()).toMatchObject({ state: 'superseded', code: 'schedule_overlap' });
+    const messages = await ledger.rows<{ state: string }>(
+      'select state from holdfast.thread_messages where thread_id = $1 order by seq',
+      thread,
+    );
+    expect(messages.map(({ state }) => state)).toEqual(['delivered', 'superseded', 'queued']);
   });
 
   test('whose thread was archived is refused, with the reason, and never runs elsewhere', async () => {

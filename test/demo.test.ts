@@ -399,6 +399,7 @@ function toolCall(args: JsonObject): ToolCall {
     attempt: 1,
     signal: AbortSignal.timeout(10_000),
     timeoutMs: 5_000,
+    progress: () => undefined,
   };
 }
 

@@ -8,6 +8,7 @@ import { bringRunTo, type LedgerRun } from './support/ledger-run.js';
 import { LEDGER_AGENT, type LedgerWorld, openLedger } from './support/ledger-world.js';
 import { DONE, reply, script, when } from './support/scripts.js';
 import { startTestApi, type TestApi } from './support/test-api.js';
+import { newestRun, newThread } from './support/threads.js';
 import { startWorld } from './support/world.js';
 
 // Goal: a flood from one tenant starves no other, and a limit on active runs holds whoever starts them. Method: the queue's
@@ -89,6 +90,28 @@ describe('a limit on active runs', () => {
     await end(runs.find(({ runId }) => runId === first[0])!);
     expect(await queue(tenant)).toHaveLength(1);
     expect(await granted(runs)).toHaveLength(1);
+  });
+
+  test('lets nobody in before whoever waits longer or is more urgent, were it the next of a thread whose run just ended', async () => {
+    const tenant = newTenant();
+    const thread = await newThread(ledger, 'enqueue', {}, tenant);
+    await limit(tenant, 1);
+    await thread.post('one', { tenantId: tenant });
+    const talks = await newestRun(ledger, thread);
+    expect(await granted([talks])).toHaveLength(1);
+    await thread.post('two', { tenantId: tenant });
+    const [waits] = await admit(tenant, 1);
+    await end(talks);
+    const promoted = await newestRun(ledger, thread);
+    const [urgent] = await admit(tenant, 1, 1);
+    expect(await granted([promoted])).toEqual([]);
+    expect(await granted([waits!])).toEqual([]);
+    expect(await granted([urgent!])).toEqual([urgent!.runId]);
+    await end(urgent!);
+    expect(await granted([promoted])).toEqual([]);
+    expect(await granted([waits!])).toEqual([waits!.runId]);
+    await end(waits!);
+    expect(await granted([promoted])).toEqual([promoted.runId]);
   });
 
   test('of one agent holds back that agent alone, and a backlog of it hides nothing behind it', async () => {

@@ -125,6 +125,7 @@ describe('the application', () => {
       'announce',
       'answer_input',
       'append_chunks',
+      'append_progress',
       'approve_edited',
       'archive_thread',
       'ask_backfill',

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { readReconciliation } from '../shared/ledger/reads/list-reconciliations.js';
 import { newUndo, newUnknown, settle, submit } from './support/desk.js';
 import { next } from './support/ledger-undo.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
@@ -222,6 +223,25 @@ describe('where the contract wants two people', () => {
       );
     },
   );
+
+  test('a word on an earlier doubt says nothing of a later one: what was sent since, that person never judged', async () => {
+    const two = { reconciliation: { two_people: ['keyed'] } };
+    const call = await ledger.newCall('keyed', { contract: two });
+    await call.lose();
+    await call.run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'outcome_unknown' });
+    const not = { decided: 'not_committed', reference: null } as const;
+    expect(await settle(call, not)).toMatchObject({ kind: 'first_word' });
+    await call.run.commit(
+      { kind: 'move', to: 'reconciling', reason: 'taken_over' },
+      { kind: 'move', to: 'running', reason: 'taken_over' },
+    );
+    await call.attempt('unknown');
+    await call.run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'outcome_unknown' });
+    const item = await readReconciliation(ledger.db, 'default', (await call.effect()).effect_id);
+    expect(item?.waiting?.first_word).toBeNull();
+    expect(await settle(call, { ...not, ...ben })).toMatchObject({ kind: 'first_word', state: 'unknown' });
+    expect(await settle(call, not)).toMatchObject({ kind: 'settled', state: 'not_committed' });
+  });
 
   test.each(items)('about %s: nobody is both, however they spell their name', async (_, item, word) => {
     const call = await item();

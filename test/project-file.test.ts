@@ -452,6 +452,7 @@ describe('pinning', () => {
         attempt: 1,
         signal: new AbortController().signal,
         timeoutMs: 20_000,
+        progress: () => undefined,
       });
       expect(answer?.kind).toBe('succeeded');
       expect(readFileSync(join(dirname(path), 'note.txt'), 'utf8')).toBe('kept');

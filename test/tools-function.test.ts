@@ -43,6 +43,7 @@ function newCall(changes: Partial<ToolCall> = {}): ToolCall {
     attempt: 2,
     signal: new AbortController().signal,
     timeoutMs: 5000,
+    progress: () => undefined,
     ...changes,
   };
 }

@@ -77,6 +77,7 @@ function newCall(args: ToolCall['arguments'], changes: Partial<ToolCall> = {}): 
     attempt: 1,
     signal: new AbortController().signal,
     timeoutMs: 20_000,
+    progress: () => undefined,
     ...changes,
   };
 }

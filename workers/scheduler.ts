@@ -21,6 +21,7 @@ import {
   type WatchedSchedule,
 } from '../shared/ledger/schedule-sync.js';
 import { startQueuedOccurrences } from '../shared/ledger/schedules.js';
+import { eachOf } from '../shared/domain/each-of.js';
 import type { Logger } from '../shared/process/log.js';
 import { isRefusedByTemporal, isUnknownToTemporal, TEMPORAL_CALL_MS } from './temporal-calls.js';
 
@@ -90,9 +91,21 @@ export function createScheduler({ db, client, namespace, log }: SchedulerDeps) {
       const handle = client.schedule.getHandle(due.scheduleId);
       // Temporal leaves out the start of a stretch and keeps its end.
       const start = new Date(due.from.getTime() - 1);
-      await call(() => handle.backfill({ start, end: due.to, overlap: 'ALLOW_ALL' }));
-      await confirmBackfill(db, due);
+      try {
+        await call(() => handle.backfill({ start, end: due.to, overlap: 'ALLOW_ALL' }));
+        await confirmBackfill(db, due);
+      } catch (error) {
+        // Of a schedule that was lost it is told again once that is known. Neither holds up the others.
+        if (isUnknownToTemporal(error)) await tellAgain(due.scheduleId);
+        else if (!isRefusedByTemporal(error)) throw error;
+        else log.error({ err: error, scheduleId: due.scheduleId }, 'Temporal refuses this backfill');
+      }
     }
+  };
+
+  const tellAgain = async (scheduleId: string): Promise<void> => {
+    log.warn({ scheduleId }, 'Temporal does not know this schedule any more; it is told again');
+    await forgetScheduleSync(db, scheduleId);
   };
 
   const plannedTimes = async ({ scheduleId, from, until }: WatchedSchedule): Promise<Date[]> => {
@@ -108,11 +121,9 @@ export function createScheduler({ db, client, namespace, log }: SchedulerDeps) {
   };
 
   return {
-    /** Tells Temporal what changed, and starts what may start. */
+    /** Starts what may start, whether or not Temporal is there, and tells Temporal what changed. */
     async round(): Promise<void> {
-      await sync();
-      await backfill();
-      await startQueuedOccurrences(db);
+      await eachOf([() => startQueuedOccurrences(db), sync, backfill], (work) => work());
     },
 
     /** Writes down each planned time whose catch-up window is over and of which nothing was seen. */
@@ -125,8 +136,7 @@ export function createScheduler({ db, client, namespace, log }: SchedulerDeps) {
           if (missed > 0) log.warn({ scheduleId, missed }, 'planned times of a schedule were missed');
         } catch (error) {
           if (!isUnknownToTemporal(error)) throw error;
-          log.warn({ scheduleId }, 'Temporal does not know this schedule any more; it is told again');
-          await forgetScheduleSync(db, scheduleId);
+          await tellAgain(scheduleId);
         }
       }
     },

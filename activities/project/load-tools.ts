@@ -12,6 +12,7 @@ import type { McpPins } from '../tools/mcp-pins.js';
 import { createMcpTool } from '../tools/mcp-tools.js';
 import { createMemoryTool } from '../tools/memory-tool.js';
 import type { Tool } from '../tools/tool.js';
+import { UsedSecrets } from '../tools/used-secrets.js';
 import type { ProjectProblem } from './project-error.js';
 import { fillEnv, problemIn } from './project-source.js';
 import type { ProjectSource } from './project-source.js';
@@ -37,12 +38,14 @@ export interface LoadedTools {
 export async function loadTools(source: ProjectSource): Promise<LoadedTools> {
   const connections: McpConnection[] = [];
   const broken = new Set<string>();
-  const loaded = [
+  const secrets = new UsedSecrets(source.env);
+  const declared = [
     ...(await loadFunctions(source)),
-    ...(await loadHttpTools(source, broken)),
-    ...(await loadMcpTools(source, connections, broken)),
+    ...(await loadHttpTools(source, secrets, broken)),
+    ...(await loadMcpTools(source, secrets, connections, broken)),
     ...loadMemoryTools(source),
   ];
+  const loaded = declared.map((each) => ({ ...each, tool: secrets.hideFrom(each.tool) }));
   const byName = new Map<string, LoadedTool>();
   for (const each of loaded) {
     const earlier = byName.get(each.tool.name);
@@ -103,7 +106,11 @@ async function importTools(path: string): Promise<Tool[] | string> {
   return tools.length > 0 ? tools : 'it exports no tool — export what defineTool returns';
 }
 
-async function loadHttpTools(source: ProjectSource, broken: Set<string>): Promise<LoadedTool[]> {
+async function loadHttpTools(
+  source: ProjectSource,
+  secrets: UsedSecrets,
+  broken: Set<string>,
+): Promise<LoadedTool[]> {
   const loaded: LoadedTool[] = [];
   for (const [index, name] of source.declared.tools.http.entries()) {
     const yaml = await readYamlFile(source.pathOf(name), source.shownPathOf(name));
@@ -121,7 +128,7 @@ async function loadHttpTools(source: ProjectSource, broken: Set<string>): Promis
       const at = ['tools', toolName];
       const problem: LoadedTool['problem'] = (message, under = []) =>
         yaml.problemAt([...at, ...under], message);
-      const make = () => createHttpTool(toolName, declaration, { env: source.env, secrets: source.env });
+      const make = () => createHttpTool(toolName, declaration, { env: source.env, secrets: secrets.read });
       const tool = makeTool(make, (each) => source.problems.push(problemIn(yaml, at, each)));
       if (tool === null) broken.add(toolName);
       else loaded.push({ tool, approval: null, problem });
@@ -132,6 +139,7 @@ async function loadHttpTools(source: ProjectSource, broken: Set<string>): Promis
 
 async function loadMcpTools(
   source: ProjectSource,
+  secrets: UsedSecrets,
   connections: McpConnection[],
   broken: Set<string>,
 ): Promise<LoadedTool[]> {
@@ -144,7 +152,7 @@ async function loadMcpTools(
     const connection = new McpConnection({
       name: server,
       server: declared,
-      secrets: source.env,
+      secrets: secrets.read,
       dir: source.dir,
     });
     connections.push(connection);

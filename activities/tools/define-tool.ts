@@ -9,7 +9,7 @@ import { effectPolicySchema, policyOf, policyProblems } from './effect-policy.js
 import { answerOf, probeAnswerOf } from './function-answers.js';
 import type { NamedProbeAnswer } from './function-answers.js';
 import { inputSchemaProblems, TOOL_NAME } from './input-schema.js';
-import type { EffectPolicy, ProbeAnswer, Tool, ToolAnswer, ToolCall } from './tool.js';
+import type { EffectPolicy, ProbeAnswer, Tool, ToolAnswer, ToolCall, ToolQuery } from './tool.js';
 
 export {
   absent,
@@ -40,6 +40,12 @@ export interface ToolContext {
    * the rest of its time and a moment; what comes back after that is kept as evidence.
    */
   readonly signal: AbortSignal;
+  /** Tells those who watch the run how far the call is; the newest word is shown, at most one a second. */
+  readonly progress: (progress: {
+    readonly message?: string;
+    readonly done?: number;
+    readonly total?: number;
+  }) => void;
   /** The platform's fetch, aborted with `signal`; follows no redirect unless told to, retries nothing. */
   readonly fetch: typeof fetch;
 }
@@ -138,7 +144,7 @@ async function callFunction<Input extends z.ZodType | JsonObject>(
     if (!read.ok) return notSentAnswer('arguments_invalid');
     // Waited for past the deadline too: what still runs may still do it.
     const settled = await runFunction(() =>
-      definition.run(read.value, contextOf(call, call.attempt, deadline)),
+      definition.run(read.value, contextOf(call, call.attempt, deadline, call.progress)),
     );
     // A tool that gave up because we told it to throws too: say why it was told.
     const cause = deadline.cause();
@@ -161,14 +167,19 @@ async function probeFunction<Input extends z.ZodType | JsonObject>(
   definition: ToolDefinition<Input>,
   probe: NonNullable<ToolDefinition<Input>['probe']>,
   timeoutSeconds: number,
-  query: Omit<ToolCall, 'attempt'>,
+  query: ToolQuery,
 ): Promise<ProbeAnswer> {
   const deadline = openDeadline(query, timeoutSeconds * 1000);
   const ask = async (): Promise<ProbeAnswer> => {
     try {
       const read = await readArguments(definition.input, query.arguments);
       if (!read.ok) return { kind: 'inconclusive', reason: 'arguments_invalid', body: null };
-      return probeAnswerOf(await probe(read.value, contextOf(query, 0, deadline)));
+      return probeAnswerOf(
+        await probe(
+          read.value,
+          contextOf(query, 0, deadline, () => undefined),
+        ),
+      );
     } catch (error) {
       return { kind: 'inconclusive', reason: 'tool_threw', body: bodyOfError(error) };
     }
@@ -196,7 +207,12 @@ async function readArguments<Input extends z.ZodType | JsonObject>(
   }
 }
 
-function contextOf(call: Omit<ToolCall, 'attempt'>, attempt: number, deadline: Deadline): ToolContext {
+function contextOf(
+  call: ToolQuery,
+  attempt: number,
+  deadline: Deadline,
+  tell: ToolCall['progress'],
+): ToolContext {
   const { signal } = deadline;
   const { idempotencyKey, effectId, runId, tenantId } = call;
   return {
@@ -206,6 +222,7 @@ function contextOf(call: Omit<ToolCall, 'attempt'>, attempt: number, deadline: D
     tenantId,
     attempt,
     signal,
+    progress: ({ message = null, done = null, total = null }) => tell({ message, done, total }),
     fetch: (input, init) => fetch(input, { redirect: 'manual', signal, ...init }),
   };
 }

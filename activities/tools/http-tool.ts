@@ -21,7 +21,7 @@ import type { TemplateValues } from './http-template.js';
 import { fitsOf } from './input-schema.js';
 import type { Fits } from './input-schema.js';
 import type { NotSentReason } from './reasons.js';
-import type { ProbeAnswer, Tool, ToolAnswer, ToolCall } from './tool.js';
+import type { ProbeAnswer, Tool, ToolAnswer, ToolCall, ToolQuery } from './tool.js';
 
 /** What an HTTP tool is made with. */
 export interface HttpToolDeps {
@@ -105,7 +105,7 @@ class HttpClient {
     }
   }
 
-  async probe(probe: HttpProbeDeclaration, query: Omit<ToolCall, 'attempt'>): Promise<ProbeAnswer> {
+  async probe(probe: HttpProbeDeclaration, query: ToolQuery): Promise<ProbeAnswer> {
     const deadline = openDeadline(query, this.declared.timeoutSeconds * 1000);
     try {
       const values = { arguments: query.arguments, idempotencyKey: query.idempotencyKey };

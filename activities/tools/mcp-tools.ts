@@ -152,7 +152,8 @@ async function sendCall(
       {
         signal,
         timeout: LIBRARY_TIMEOUT_MS,
-        onprogress: () => {
+        onprogress: ({ message = null, progress, total = null }) => {
+          call.progress({ message, done: progress, total });
           if (parts.declared.progressExtends) deadline.extend();
         },
       },

@@ -32,6 +32,15 @@ export type ProbeAnswer =
   | { readonly kind: 'absent'; readonly body: ToolBody | null }
   | { readonly kind: 'inconclusive'; readonly reason: string; readonly body: ToolBody | null };
 
+/** What a tool says of a call while it works: for people who watch, believed by nobody (SPEC 6). */
+export interface ToolProgress {
+  /** In words, at most 500 characters; null for none. */
+  readonly message: string | null;
+  /** How much is done, and of how much; null where it is not known. */
+  readonly done: number | null;
+  readonly total: number | null;
+}
+
 /** What a tool is told of the one attempt it makes. */
 export interface ToolCall {
   readonly arguments: JsonObject;
@@ -46,9 +55,14 @@ export interface ToolCall {
   readonly signal: AbortSignal;
   /** The attempt's whole time budget in milliseconds, counted from the call; a tool ends itself before it. */
   readonly timeoutMs: number;
+  /** Tells those who watch how far the call is: as often as it likes, the newest is shown. Never fails. */
+  progress(progress: ToolProgress): void;
   /** Does at the ledger what the intent of a memory's effect says; for our own tool that writes one. */
   readonly writeMemory?: () => Promise<MemoryWritten>;
 }
+
+/** A question after a call, by its key. */
+export type ToolQuery = Omit<ToolCall, 'attempt' | 'progress' | 'writeMemory'>;
 
 /** The tool that undoes another: by name, or with the rule that makes its arguments (`compensationSchema`). */
 export type DeclaredCompensation = string | { readonly tool: string; readonly arguments: JsonObject };
@@ -99,7 +113,7 @@ export interface Tool {
   /** Names of the secrets that a call would need and that this process does not have; absent where it needs none. */
   missingSecrets?(): readonly string[];
   /** Asks the target what became of a key. Sends nothing that changes anything. */
-  probe?(query: Omit<ToolCall, 'attempt' | 'writeMemory'>): Promise<ProbeAnswer>;
+  probe?(query: ToolQuery): Promise<ProbeAnswer>;
 }
 
 /** Bytes of a target's answer that are kept; the rest is cut and marked. */

@@ -11,7 +11,7 @@ import { PageQuery, Time } from '../views/common.js';
 import { OccurrenceListView, OccurrenceView, ScheduleView } from '../views/schedule-views.js';
 import { foundSchedule, scheduleNotFound } from './schedules.js';
 
-const Place = z.tuple([z.iso.datetime(), idSchema('occ')]);
+const Place = z.tuple([z.iso.datetime().refine((text) => !text.startsWith('0000')), idSchema('occ')]);
 
 /** GET /v1/schedules/{schedule_id}/occurrences: what became of each planned time. */
 export const listOccurrencesRoute = defineRoute(
@@ -80,22 +80,25 @@ export const runScheduleNowRoute = defineRoute(
   },
 );
 
-/** What one backfill can ask for, in days. */
-const STRETCH_DAYS_MAX = 366;
+/** The longest stretch that is asked for at once: one that is asked for by mistake is a flood of runs. */
+const STRETCH_DAYS_MAX = 31;
 
 const BackfillSchedule = z
   .strictObject({ from: Time, to: Time })
+  .refine(({ from }) => Date.parse(from) >= 0, { error: 'must not be before 1970', path: ['from'] })
   .refine(({ from, to }) => Date.parse(from) < Date.parse(to), { error: 'must be after from', path: ['to'] })
-  .refine(({ to }) => Date.parse(to) <= Date.now() + 60_000, {
-    error: 'must not be in the future',
-    path: ['to'],
-  })
   .refine(({ from, to }) => Date.parse(to) - Date.parse(from) <= STRETCH_DAYS_MAX * 86_400_000, {
     error: `must be at most ${STRETCH_DAYS_MAX} days after from`,
     path: ['to'],
   })
-  .refine(({ from }) => Date.parse(from) >= 0, { error: 'must not be before 1970', path: ['from'] })
+  .refine(({ to }) => Date.parse(to) <= Date.now() + 60_000, {
+    error: 'must not be in the future',
+    path: ['to'],
+  })
   .meta({ id: 'BackfillSchedule' });
+
+/** To the millisecond, as it was compared. */
+const inMilliseconds = (time: string): string => new Date(time).toISOString();
 
 /** POST /v1/schedules/{schedule_id}/backfills: asks for planned times of the past. */
 export const backfillScheduleRoute = defineRoute(
@@ -106,7 +109,7 @@ export const backfillScheduleRoute = defineRoute(
     summary: 'Ask for the planned times of a stretch of the past',
     description:
       'Each comes as an occurrence with its own planned time, under the overlap rule; those that became runs already do not ' +
-      'come again. What was missed, or passed in a pause, comes after all. Takes operator.',
+      'come again. What was missed, or passed in a pause, comes after all. At most 31 days at once. Takes operator.',
     authenticated: true,
     idempotent: true,
     body: BackfillSchedule,
@@ -122,7 +125,8 @@ export const backfillScheduleRoute = defineRoute(
   },
   async ({ params, body, identity, idempotencyKey }, { pool }) => {
     const { schedule_id: scheduleId } = await foundSchedule(pool, identity, params.schedule_id);
-    const asked = await askBackfill(pool, { ...identity, ...body, idempotencyKey, scheduleId });
+    const stretch = { from: inMilliseconds(body.from), to: inMilliseconds(body.to) };
+    const asked = await askBackfill(pool, { ...identity, ...stretch, idempotencyKey, scheduleId });
     if (asked === 'role_required') throw roleRequired('ask for planned times of the past', ['operator']);
     if (asked === 'schedule_not_found') throw scheduleNotFound(scheduleId);
     if (asked === 'reused') {

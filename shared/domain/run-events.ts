@@ -8,6 +8,7 @@ type EventKind =
   | 'chunk'
   | 'tool'
   | 'effect'
+  | 'progress'
   | 'interrupt'
   | 'command'
   | 'child'
@@ -22,7 +23,15 @@ export const EVENT_TYPES: Readonly<Record<string, { readonly kind: EventKind; re
   },
   'run.taken_over': { kind: 'transition', says: 'Another execution owns the run, under the next epoch.' },
   'run.resumed': { kind: 'transition', says: 'A paused run was claimed again.' },
+  'run.resume_blocked': {
+    kind: 'warning',
+    says: 'A resume waits: something that the run has pinned is missing where it is held.',
+  },
   'run.warning': { kind: 'warning', says: 'Something that whoever operates it may want to know, by `code`.' },
+  'thread.joined': {
+    kind: 'message',
+    says: 'Messages of its thread that steer the run: the next model call reads them.',
+  },
   'model.started': {
     kind: 'chunk',
     says: 'An attempt at a model call begins: chunks of earlier attempts of this step are void.',
@@ -33,6 +42,10 @@ export const EVENT_TYPES: Readonly<Record<string, { readonly kind: EventKind; re
   'retry.recorded': { kind: 'warning', says: 'What stopped, what is done about it, and when.' },
   'tool.refused': { kind: 'tool', says: 'A call was answered with an error in place of being planned.' },
   'effect.dispatching': { kind: 'effect', says: 'An attempt was claimed; its request may leave.' },
+  'effect.progress': {
+    kind: 'progress',
+    says: 'What the tool says of its call while it works: `message`, `done`, `total`.',
+  },
   'effect.released': { kind: 'effect', says: 'Proof that nothing was done: it may be tried again.' },
   'effect.settled': { kind: 'effect', says: 'The outcome is known.' },
   'effect.unknown': { kind: 'effect', says: 'Nobody knows whether it happened.' },

@@ -24,6 +24,7 @@ export const OCCURRENCE_REASONS = [
   'window_passed',
   'agent_not_found',
   'budget_unmet',
+  'not_admitted',
   'thread_archived',
   'thread_full',
   'thread_unusable',

@@ -237,3 +237,22 @@ export async function closeEffect(
   ]);
   return standing(a);
 }
+
+const APPEND_PROGRESS = {
+  name: 'ledger/append-progress',
+  text: 'select holdfast.append_progress($1, $2, $3, $4, $5) as heard',
+};
+
+/** Tells what a tool says of its call while it works. @returns false when the attempt is not heard any more */
+export async function appendProgress(
+  db: Db,
+  speaker: { readonly runId: string; readonly execution: string },
+  claim: Pick<ClaimedEffect, 'effectId' | 'fencingToken'>,
+  progress: { readonly message: string | null; readonly done: number | null; readonly total: number | null },
+): Promise<boolean> {
+  const { rows } = await db.query<{ heard: boolean }>({
+    ...APPEND_PROGRESS,
+    values: [speaker.runId, speaker.execution, claim.effectId, claim.fencingToken, jsonb(progress)],
+  });
+  return rows[0]?.heard === true;
+}

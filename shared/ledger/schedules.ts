@@ -2,6 +2,7 @@ import type { RunContract } from '../domain/contract.js';
 import type { JsonObject, JsonValue } from '../domain/json.js';
 import type { Role } from '../domain/roles.js';
 import type { OverlapRule, ScheduleTiming } from '../domain/schedules.js';
+import { eachOf } from '../domain/each-of.js';
 import { prepareRun, underOneKey } from './admission.js';
 import { callFunction, type Db, jsonb } from './database.js';
 import { digestOf } from './digest.js';
@@ -164,14 +165,14 @@ const START_QUEUED = {
   text: 'select holdfast.start_queued($1, $2, $3, $4) as answer',
 };
 
-/** Starts what waited for the run before it, where that has ended. */
+/** Starts what waited for the run before it, where that has ended. What cannot be started holds up no other schedule. */
 export async function startQueuedOccurrences(db: Db): Promise<void> {
   const { rows } = await db.query<{ schedule_id: string; occurrence_id: string }>(QUEUED);
-  for (const { schedule_id: scheduleId, occurrence_id: occurrenceId } of rows) {
+  await eachOf(rows, async ({ schedule_id: scheduleId, occurrence_id: occurrenceId }) => {
     await withNewest(db, scheduleId, (version, run) =>
       callFunction(db, START_QUEUED, [scheduleId, occurrenceId, version, jsonb(run)]),
     );
-  }
+  });
 }
 
 const BACKFILL = {

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { submitCommand } from '../../shared/ledger/commands.js';
 import { askBackfill, startQueuedOccurrences } from '../../shared/ledger/schedules.js';
 import { createScheduler } from '../../workers/scheduler.js';
 import { submit } from '../support/desk.js';
@@ -136,6 +137,25 @@ test('a scheduled run that is cancelled twice is cancelled once, and its occurre
   expect(await schedule.tick(at(1))).toMatchObject({ state: 'started' });
 });
 
+test('what the ledger cannot make a run of is refused and told, in its turn or at its time, and holds up no other', async () => {
+  const definition = definitionOf(LEDGER_AGENT.name, { overlap: 'buffer_one' });
+  const broken = await newSchedule(ledger.db, definition);
+  const sound = await newSchedule(ledger.db, { ...definition, name: `s-${randomUUID()}` });
+  for (const schedule of [broken, sound]) {
+    const first = runOf(await schedule.tick(at(0)));
+    await schedule.tick(at(1));
+    await submit(first, 'cancel');
+  }
+  await ledger.rows(
+    `update holdfast.schedules set contract = contract - 'owner' where schedule_id = $1`,
+    broken.scheduleId,
+  );
+  await startQueuedOccurrences(ledger.db);
+  expect(await states(broken)).toEqual(['started', 'refused: not_admitted']);
+  expect(await states(sound)).toEqual(['started', 'started']);
+  expect(await broken.tick(at(2))).toMatchObject({ state: 'refused', reason: 'not_admitted' });
+});
+
 describe('with a real Temporal', () => {
   let world: World;
   let scheduler: ReturnType<typeof createScheduler>;
@@ -159,6 +179,13 @@ describe('with a real Temporal', () => {
     const asked = { scheduleId: schedule.scheduleId, from, to, idempotencyKey: randomUUID() };
     expect(await askBackfill(world.db, { ...who, ...asked })).toBe('done');
     await scheduler.round();
+  };
+  /** Ends a run that no worker has begun. */
+  const cancel = async ({ run_id: runId }: { readonly run_id: string | null }): Promise<void> => {
+    await submitCommand(world.db, {
+      ...{ tenantId: 'default', runId: runId!, kind: 'cancel', payload: {}, expectedStateVersion: null },
+      ...{ actorId: 'user:olga', authority: 'operator', endpoint: 'a test', idempotencyKey: randomUUID() },
+    });
   };
   const planned = async (schedule: TestSchedule, count: number): Promise<string[]> => {
     await until(`${count} planned times`, async () => (await schedule.occurrences()).length >= count);
@@ -302,5 +329,18 @@ describe('with a real Temporal', () => {
     await schedule.change({ kind: 'deleted' });
     await scheduler.round();
     await expect(handle.describe()).rejects.toThrow();
+  });
+
+  test('one that Temporal has lost holds up no other, and gets the times that were asked for once it is told again', async () => {
+    const lost = await make({ overlap: 'allow_all', timing: { cron: ['0 0 * * *'], time_zone: 'UTC' } });
+    await world.client.schedule.getHandle(lost.scheduleId).delete();
+    const other = await make({ overlap: 'buffer_one' });
+    const first = await other.runNow();
+    await other.runNow();
+    await cancel(first);
+    await backfill(lost, '2026-01-01T00:00:00.000Z', '2026-01-01T01:00:00.000Z');
+    expect((await other.occurrences()).map(({ state }) => state)).toEqual(['started', 'started']);
+    await scheduler.round();
+    expect(await planned(lost, 1)).toEqual(['2026-01-01T00:00:00.000Z']);
   });
 });

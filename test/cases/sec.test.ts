@@ -1,8 +1,11 @@
 import { expect, test } from 'vitest';
 import { ROUTES } from '../../api/routes/index.js';
 import { newGate, newUnknown } from '../support/desk.js';
-import { openLedger } from '../support/ledger-world.js';
+import { checkpointsOf } from '../support/forks.js';
+import { LEDGER_AGENT, openLedger } from '../support/ledger-world.js';
+import { definitionOf, newSchedule } from '../support/schedules.js';
 import { startTestApi } from '../support/test-api.js';
+import { newThread } from '../support/threads.js';
 
 /** A body that each changing route would take of the right tenant; a route that is not here is no test passed by. */
 const BODIES: Readonly<Record<string, (ids: Readonly<Record<string, string>>) => object>> = {
@@ -10,7 +13,27 @@ const BODIES: Readonly<Record<string, (ids: Readonly<Record<string, string>>) =>
   resolveInterrupt: ({ scope_sha256 }) => ({ decision: 'approve', scope_sha256 }),
   settleEffect: () => ({ decided: 'not_committed', note: 'Not found.' }),
   judgeJob: () => ({ decision: 'reject', note: 'No.' }),
+  forkRun: ({ checkpoint_id }) => ({ checkpoint_id, mode: 'simulate' }),
+  postMessage: () => ({ text: 'And then?' }),
+  changeSchedule: () => ({ ...scheduleBody(), expected_version: 1 }),
+  backfillSchedule: () => ({ from: '2026-01-01T00:00:00.000Z', to: '2026-01-01T01:00:00.000Z' }),
+  // These take none.
+  ...Object.fromEntries(
+    [
+      'archiveThread',
+      'unarchiveThread',
+      'pauseSchedule',
+      'resumeSchedule',
+      'deleteSchedule',
+      'runScheduleNow',
+    ].map((name) => [name, () => ({})]),
+  ),
 };
+
+function scheduleBody(): object {
+  const { thread_id: thread, ...definition } = definitionOf(LEDGER_AGENT.name);
+  return { ...definition, thread };
+}
 
 test('case 100: every route about one thing answers 404 to another tenant, and changes nothing of it', async () => {
   const ledger = await openLedger();
@@ -28,10 +51,16 @@ test('case 100: every route about one thing answers 404 to another tenant, and c
     headers: { 'content-type': 'application/json', 'idempotency-key': 'mine' },
     body: '{"kind":"pause"}',
   });
+  const thread = await newThread(ledger);
+  await thread.post('hello');
+  const [message] = await thread.messages();
+  const schedule = await newSchedule(ledger.db, definitionOf(LEDGER_AGENT.name));
+  const [checkpoint] = await checkpointsOf({ world: ledger, runId });
   const ids: Record<string, string> = {
     ...{ run_id: runId, job_id: job!.job_id, interrupt_id: gate.interruptId, effect_id: effectId },
     ...{ command_id: ((await command.json()) as { command_id: string }).command_id },
-    scope_sha256: gate.scopeSha256,
+    ...{ thread_id: thread.threadId, message_id: message!.message_id, schedule_id: schedule.scheduleId },
+    ...{ checkpoint_id: checkpoint!.checkpoint_id, scope_sha256: gate.scopeSha256 },
   };
   const before = [await ledger.footprint(runId), await ledger.footprint(unknown.run.runId)];
   const waits = await ledger.rows('select * from holdfast.interrupts order by 1');

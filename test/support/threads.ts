@@ -87,12 +87,13 @@ export async function newThread(
   place: Place,
   policy: DoubleTexting = 'enqueue',
   contract: Readonly<Record<string, unknown>> = {},
+  tenantId = 'default',
 ): Promise<TestThread> {
   const agent = place.taskQueue === undefined ? LEDGER_AGENT.name : AGENT;
   const whole = threadContract(contract);
   const created = await createThread(place.db, {
     ...{
-      tenantId: 'default',
+      tenantId,
       actorId: 'user:ada',
       endpoint: 'POST /v1/threads',
       idempotencyKey: randomUUID(),

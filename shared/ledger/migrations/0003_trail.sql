@@ -71,10 +71,11 @@ begin
     if p_to in ('completed', 'compensated', 'failed', 'cancelled') then
       r.ended_at := v_at;
       if p_to <> 'completed' then r := holdfast.close_interrupts(r, 'withdrawn'); end if;
+      -- Children are locked before any budget, which they share.
+      r := holdfast.command_children(r, 'cancel', '{}');
       r := holdfast.settle_lost_reads(r);
       -- What never left is withdrawn with the run; what may have left stops the end (guard_run).
       r := holdfast.close_intended(r, 'withdrawn');
-      r := holdfast.command_children(r, 'cancel', '{}');
       if r.budgeted then r := holdfast.settle_all_budgets(r); end if;
     end if;
   else

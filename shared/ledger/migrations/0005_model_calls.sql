@@ -41,6 +41,7 @@ declare
   v_reached jsonb;
   v_way text;
   v_slot timestamptz;
+  v_exhausted boolean;
 begin
   if r.state <> 'running' then
     raise exception 'out_of_step: % is %, and calls no model', p_run, r.state using errcode = 'HF005';
@@ -91,24 +92,20 @@ begin
   if v_attempt is null then
     update holdfast.model_attempts set outcome = 'lost', reason = 'worker_lost', ended_at = clock_timestamp()
      where run_id = p_run and turn = p_turn and step = p_step and ended_at is null returning attempt_id into v_lost;
-    if found then
-      m.lost_attempts := m.lost_attempts + 1;
-      -- Nobody knows what it took: the worst case counts, until it is heard of.
-      r := holdfast.settle_budget(r, v_lost, 'used');
-    end if;
-    if m.attempts - m.lost_attempts >= m.attempts_max or m.lost_attempts >= holdfast.lost_attempts_max() then
+    m.lost_attempts := m.lost_attempts + found::int;
+    v_exhausted := coalesce(m.attempts - m.lost_attempts >= m.attempts_max
+                         or m.lost_attempts >= holdfast.lost_attempts_max(), false);
+    -- Before any budget, as everywhere: one order of locks.
+    if not v_exhausted then v_slot := holdfast.cooldown_turn(r, 'model', r.model_target); end if;
+    -- Nobody knows what the lost attempt took: the worst case counts, until it is heard of.
+    if v_lost is not null then r := holdfast.settle_budget(r, v_lost, 'used'); end if;
+    if v_exhausted or v_slot is not null then
       update holdfast.model_calls set lost_attempts = m.lost_attempts
        where run_id = p_run and turn = p_turn and step = p_step;
       perform holdfast.save_run(r);
-      return jsonb_build_object('kind', 'exhausted');
-    end if;
-    v_slot := holdfast.cooldown_turn(r, 'model', r.model_target);
-    if v_slot is not null then
-      update holdfast.model_calls set lost_attempts = m.lost_attempts
-       where run_id = p_run and turn = p_turn and step = p_step;
-      perform holdfast.save_run(r);
-      return holdfast.cooling_answer(r, v_slot, coalesce(m.attempts - m.lost_attempts, 0),
-        coalesce(m.attempts_max, (r.contract #>> '{retry,attempts_max}')::int), m.series_deadline_at);
+      return case when v_exhausted then jsonb_build_object('kind', 'exhausted')
+        else holdfast.cooling_answer(r, v_slot, coalesce(m.attempts - m.lost_attempts, 0),
+          coalesce(m.attempts_max, (r.contract #>> '{retry,attempts_max}')::int), m.series_deadline_at) end;
     end if;
     v_reached := holdfast.reserve_budget(r, p_attempt_id, jsonb_build_object('model', true, 'steps', (m.run_id is null)::int));
     if v_reached ->> 'kind' = 'reached' then

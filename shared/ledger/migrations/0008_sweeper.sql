@@ -49,9 +49,9 @@ begin
   end if;
   if r.owner_execution is distinct from 'sweeper' then
     r := holdfast.grant_ownership(r, 'sweeper', 'swept');
-    -- Nobody looks after them any more.
-    r := holdfast.command_children(r, 'cancel', '{}');
   end if;
+  -- Nobody looks after them any more. At every look, so that they are locked before any budget.
+  r := holdfast.command_children(r, 'cancel', '{}');
   r := holdfast.settle_lost_reads(r);
   for e in select * from holdfast.effects where run_id = p_run and state = 'unknown' order by effect_id for update loop
     -- A run that was swept before is looked at again when its last effect is settled: by a person, or by evidence.

@@ -28,8 +28,8 @@ create table holdfast.undos (
 create index undos_waiting on holdfast.undos (tenant_id, deadline_at) where state = 'waiting';
 create index undos_by_run on holdfast.undos (run_id);
 
--- Each word of a person about an effect, in the order they came. Where two must agree, the newest stands until another
--- person says the same.
+-- Each word of a person about an effect, in the order they came. Where two must agree, the newest on this very wait stands
+-- until another person says the same.
 create table holdfast.settlement_words (
   effect_id       text                 not null references holdfast.effects,
   word            integer              not null,
@@ -302,7 +302,8 @@ begin
     return jsonb_build_object('kind', 'word_not_asked', 'state', e.state);
   end if;
 
-  select * into w from holdfast.settlement_words where effect_id = p_effect and about = v_about order by word desc limit 1;
+  -- A word on an earlier doubt judged less than what happened since.
+  select * into w from holdfast.settlement_words where effect_id = p_effect and interrupt_id = v_wait order by word desc limit 1;
   v_settles := not coalesce(r.contract #> '{reconciliation,two_people}' ? e.effect_class, false)
     or w.actor_id is not null and w.actor_id <> holdfast.canonical_actor(p_actor);
   if v_settles and w.word is not null and (w.decided, w.reference) is distinct from (p_decided, p_reference) then

@@ -1,6 +1,6 @@
 -- Budgets (SPEC 4.3): what a run, or a whole tenant, may spend. The worst case of a call is reserved in its claim and
--- settled with its outcome, in the same transaction, under the run's lock. Lock order: the run, then its lines and its
--- tenant's, by budget_id. A run that meets no line pays one look at an index.
+-- settled with its outcome, in the same transaction, under the run's lock. Lock order: the run, its children, a cool-down,
+-- then its lines and its tenant's, by budget_id. A run that meets no line pays one look at an index.
 
 create domain holdfast.budget_kind as text check (value in (
   'tokens', 'cost', 'steps', 'tool_calls', 'effect_count', 'effect_sum'));
@@ -163,6 +163,7 @@ begin
   end if;
   v_input := v_input + 512 + coalesce((select sum(octet_length(content::text)) from holdfast.messages
     where run_id = r.run_id and (v_step is null or step > v_step or step = v_step and position > 0)), 0);
+  if r.thread_id is not null then v_input := v_input + holdfast.thread_adds(r, v_manifest, v_step is not null); end if;
   return holdfast.model_spend(r, v_input, (v_manifest #>> '{model,maxOutputTokens}')::numeric);
 end $$;
 

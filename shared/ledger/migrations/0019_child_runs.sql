@@ -242,8 +242,9 @@ declare
   v_key text;
 begin
   for c in select * from holdfast.child_runs where parent_run_id = r.run_id order by child_run_id loop
-    select * into k from holdfast.runs where run_id = c.child_run_id for update;
-    continue when k.ended_at is not null;
+    -- One that has ended is not locked: a late word of its worker may hold it, and wait for a budget.
+    select * into k from holdfast.runs where run_id = c.child_run_id and ended_at is null for update;
+    continue when not found;
     if c.on_cancel = 'leave' then
       if p_kind = 'cancel' and not exists (select from holdfast.run_events where run_id = r.run_id
            and type = 'child.left' and data ->> 'child_run_id' = c.child_run_id) then

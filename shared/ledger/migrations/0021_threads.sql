@@ -375,6 +375,19 @@ create function holdfast.thread_history(r holdfast.runs) returns jsonb language 
     from (select *, row_number() over (order by thread_place, step, position) - 1 as n from said) as numbered
 $$;
 
+-- Bytes that a run's thread adds to its next prompt and that are no messages of the run yet: before its first answer what
+-- the thread said before, as much of it as is shown; and what joins the run in that very call.
+create function holdfast.thread_adds(r holdfast.runs, p_manifest jsonb, p_answered boolean) returns numeric
+language sql stable as $$
+  select case when p_answered then 0 else least(octet_length(holdfast.thread_history(r)::text),
+           -- A character of the limit is of three bytes at most.
+           3 * (p_manifest #>> '{context,charactersMax}')::numeric) end
+       + case when r.step = 0 or r.finishing is not null or exists (
+           select from holdfast.model_calls where run_id = r.run_id and turn = r.turn and step = r.step and state = 'calling')
+         then 0 else coalesce((select sum(octet_length(text) + 2) from holdfast.thread_messages
+           where met_run_id = r.run_id and state = 'queued' and verdict = 'joins'), 0) end
+$$;
+
 grant select on holdfast.threads, holdfast.thread_messages to holdfast_app;
 revoke execute on all functions in schema holdfast from public;
 grant execute on function holdfast.create_thread, holdfast.archive_thread, holdfast.post_message to holdfast_app;

@@ -150,7 +150,8 @@ begin
      and until_at <= v_now and last_slot_at <= v_now;
 end $$;
 
--- What a claim answers that has to wait for its turn. `p_deadline` is that of the series, null where none has begun.
+-- What a claim answers that has to wait for its turn. `p_deadline` is that of the series, null where none has begun. What
+-- undoes has a whole series still, and ends with it alone: a run whose time is over must clean up yet.
 create function holdfast.cooling_answer(
   r holdfast.runs, p_slot timestamptz, p_attempt integer, p_attempts_max integer, p_deadline timestamptz) returns jsonb
 language plpgsql as $$
@@ -158,7 +159,9 @@ begin
   return jsonb_build_object('kind', 'cooling',
     'wait_ms', holdfast.ms_until(p_slot),
     'attempt', p_attempt, 'attempts_max', p_attempts_max,
-    'series_ms_left', floor(extract(epoch from least(p_deadline, r.deadline_at) - clock_timestamp()) * 1000)::bigint);
+    'series_ms_left', floor(extract(epoch from case when r.state = 'compensating' then coalesce(p_deadline,
+        clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int))
+      else least(p_deadline, r.deadline_at) end - clock_timestamp()) * 1000)::bigint);
 end $$;
 
 -- A person says that it is over. Whoever waits looks again, and goes in turns all the same.

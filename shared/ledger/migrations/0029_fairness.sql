@@ -41,6 +41,9 @@ create view holdfast.active_runs as
    where ended_at is null and parent_run_id is null
      and (state <> 'admitted' or start_confirmed_at is not null or start_granted_at is not null);
 create index runs_active on holdfast.runs (tenant_id, agent) where ended_at is null;
+-- Each tenant's queue in its order.
+drop index holdfast.runs_unstarted;
+create index runs_unstarted on holdfast.runs (tenant_id, priority, admitted_at, run_id) where state = 'admitted';
 
 -- Admitted runs that may start now, in the order in which they are to: by priority, then the tenants in turn, then by age.
 -- What a limit holds back is left out, or a tenant's backlog would stand before everybody else's.
@@ -77,6 +80,40 @@ language sql stable security definer set search_path = holdfast, pg_temp as $$
   select run_id, tenant_id, agent, job_id, task_queue from holdfast.startable_runs(null) order by place limit p_limit
 $$;
 
+-- What a limit leaves free; null where none is set.
+create function holdfast.room_for(p_tenant text, p_agent text) returns bigint language sql stable as $$
+  select l.active_max - (select count(*) from holdfast.active_runs a
+                          where a.tenant_id = l.tenant_id and (l.agent is null or a.agent = l.agent))
+    from holdfast.active_run_limits l where l.tenant_id = p_tenant and l.agent is not distinct from p_agent
+$$;
+
+-- Whose turn it is in a tenant's queue, as `startable_runs` has it: this run where its turn has come, the first of them
+-- where none is named, else null. So a run that was admitted just now, or is the next of a thread, passes nobody.
+create function holdfast.next_start(p_tenant text, p_run text default null) returns holdfast.runs language plpgsql as $$
+declare
+  v_agent constant text := (select agent from holdfast.runs where run_id = p_run);
+  v_room bigint := holdfast.room_for(p_tenant, null);
+  v_rooms jsonb := (select coalesce(jsonb_object_agg(agent, holdfast.room_for(p_tenant, agent)), '{}')
+                      from holdfast.active_run_limits where tenant_id = p_tenant and agent is not null);
+  r holdfast.runs;
+begin
+  if v_room <= 0 or (v_rooms ->> v_agent)::bigint <= 0 then return null; end if;
+  for r in select * from holdfast.runs
+            where tenant_id = p_tenant and state = 'admitted' and start_confirmed_at is null and start_granted_at is null
+              and parent_run_id is null
+            order by priority, admitted_at, run_id loop
+    -- Without a limit of the tenant one agent stands in no other's way.
+    continue when v_room is null and r.agent <> v_agent or (v_rooms ->> r.agent)::bigint <= 0;
+    if r.run_id = coalesce(p_run, r.run_id) then return r; end if;
+    v_room := v_room - 1;
+    if v_rooms ? r.agent then
+      v_rooms := jsonb_set(v_rooms, array[r.agent], to_jsonb((v_rooms ->> r.agent)::bigint - 1));
+    end if;
+    exit when v_room <= 0 or (v_rooms ->> v_agent)::bigint <= 0;
+  end loop;
+  return null;
+end $$;
+
 -- Whether a run whose start is owed may start now. Where a limit applies, the grant is written here, under the tenant's lock.
 create function holdfast.grant_start(p_run text) returns boolean
 language plpgsql security definer set search_path = holdfast, pg_temp as $$
@@ -86,16 +123,13 @@ begin
   select * into r from holdfast.runs where run_id = p_run;
   if not found or r.state <> 'admitted' or r.start_confirmed_at is not null then return false; end if;
   if r.parent_run_id is not null or r.start_granted_at is not null then return true; end if;
-  if not exists (select from holdfast.active_run_limits where tenant_id = r.tenant_id) then return true; end if;
-  perform pg_advisory_xact_lock(hashtextextended('holdfast.active_run_limits/' || r.tenant_id, 0));
-  if exists (
-    select from holdfast.active_run_limits l
-     where l.tenant_id = r.tenant_id and (l.agent is null or l.agent = r.agent)
-       and l.active_max <= (select count(*) from holdfast.active_runs a
-                             where a.tenant_id = l.tenant_id and (l.agent is null or a.agent = l.agent)
-                               and a.run_id <> p_run)) then
-    return false;
+  if not exists (select from holdfast.active_run_limits
+                  where tenant_id = r.tenant_id and (agent is null or agent = r.agent)) then
+    return true;
   end if;
+  perform pg_advisory_xact_lock(hashtextextended('holdfast.active_run_limits/' || r.tenant_id, 0));
+  r := holdfast.next_start(r.tenant_id, p_run);
+  if r.run_id is null then return false; end if;
   update holdfast.runs set start_granted_at = clock_timestamp()
    where run_id = p_run and state = 'admitted' and start_confirmed_at is null;
   return found;
@@ -103,10 +137,13 @@ end $$;
 
 -- A limited run that ends makes room for the next of its tenant: the starter is told whom to start.
 create function holdfast.tell_next_start() returns trigger language plpgsql as $$
+declare
+  s constant holdfast.runs := holdfast.next_start(new.tenant_id);
 begin
-  perform pg_notify('holdfast_admitted', jsonb_build_object('run_id', s.run_id, 'tenant_id', s.tenant_id,
-            'agent', s.agent, 'job_id', s.job_id, 'task_queue', s.task_queue)::text)
-     from holdfast.startable_runs(new.tenant_id) s order by s.place limit 1;
+  if s.run_id is not null then
+    perform pg_notify('holdfast_admitted', jsonb_build_object('run_id', s.run_id, 'tenant_id', s.tenant_id,
+      'agent', s.agent, 'job_id', s.job_id, 'task_queue', s.task_queue)::text);
+  end if;
   return null;
 end $$;
 create trigger tell_next_start after update of ended_at on holdfast.runs

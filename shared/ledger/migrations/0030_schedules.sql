@@ -54,10 +54,12 @@ create table holdfast.schedule_changes (
   endpoint        text                 not null,
   idempotency_key holdfast.request_key not null,
   request_sha256  holdfast.sha256      not null,
+  -- False: it was so already. The key is used all the same, and does nothing when it comes again.
+  changed         boolean              not null,
   changed_at      timestamptz          not null default clock_timestamp(),
-  primary key (schedule_id, version),
-  unique (tenant_id, endpoint, idempotency_key)
+  primary key (tenant_id, endpoint, idempotency_key)
 );
+create unique index schedule_changes_by_version on holdfast.schedule_changes (schedule_id, version) where changed;
 create trigger append_only before update or delete on holdfast.schedule_changes
   for each row execute function holdfast.refuse_change();
 
@@ -151,6 +153,7 @@ declare
   d constant jsonb := p_change -> 'definition';
   v_kind constant text := p_change ->> 'kind';
   v_authority text;
+  v_same boolean := false;
 begin
   perform pg_advisory_xact_lock(hashtextextended('holdfast.schedules/' || p_tenant || '/' || p_endpoint || '/' || p_key, 0));
   select * into k from holdfast.schedule_changes
@@ -202,26 +205,28 @@ begin
              watched_until = case when timing = d -> 'timing' then watched_until else clock_timestamp() end
        where schedule_id = p_schedule;
     when 'paused' then
-      if s.paused_at is not null then return jsonb_build_object('kind', 'same', 'schedule_id', p_schedule); end if;
-      update holdfast.schedules set paused_at = clock_timestamp() where schedule_id = p_schedule returning * into s;
-      insert into holdfast.schedule_pauses (schedule_id, from_at) values (p_schedule, s.paused_at);
+      v_same := s.paused_at is not null;
+      if not v_same then
+        update holdfast.schedules set paused_at = clock_timestamp() where schedule_id = p_schedule returning * into s;
+        insert into holdfast.schedule_pauses (schedule_id, from_at) values (p_schedule, s.paused_at);
+      end if;
     when 'resumed' then
-      if s.paused_at is null then return jsonb_build_object('kind', 'same', 'schedule_id', p_schedule); end if;
-      update holdfast.schedules set paused_at = null where schedule_id = p_schedule;
+      v_same := s.paused_at is null;
+      update holdfast.schedules set paused_at = null where schedule_id = p_schedule and not v_same;
       update holdfast.schedule_pauses set to_at = clock_timestamp() where schedule_id = p_schedule and to_at is null;
     when 'deleted' then
       update holdfast.schedules set deleted_at = clock_timestamp(), next_at = null where schedule_id = p_schedule;
       update holdfast.schedule_occurrences set state = 'skipped', reason = 'schedule_deleted', decided_at = clock_timestamp()
        where schedule_id = p_schedule and state = 'queued';
   end case;
-  if v_kind <> 'created' then
+  if v_kind <> 'created' and not v_same then
     update holdfast.schedules set version = version + 1, changed_at = clock_timestamp() where schedule_id = p_schedule
       returning * into s;
   end if;
   insert into holdfast.schedule_changes (schedule_id, version, tenant_id, kind, actor_id, authority, definition, endpoint,
-                                         idempotency_key, request_sha256)
-    values (p_schedule, s.version, p_tenant, v_kind, p_actor, v_authority, d, p_endpoint, p_key, p_request_sha256);
-  return jsonb_build_object('kind', 'done', 'schedule_id', p_schedule);
+                                         idempotency_key, request_sha256, changed)
+    values (p_schedule, s.version, p_tenant, v_kind, p_actor, v_authority, d, p_endpoint, p_key, p_request_sha256, not v_same);
+  return jsonb_build_object('kind', case when v_same then 'same' else 'done' end, 'schedule_id', p_schedule);
 end $$;
 
 -- What an occurrence makes of those before it: the rules of Temporal by their names.
@@ -258,7 +263,8 @@ create function holdfast.occurrence_fault(p_run jsonb) returns text language sql
               when (p_run ->> 'budget_unmet')::boolean then 'budget_unmet' end
 $$;
 
--- Makes the run of an occurrence, or the message that will have one. Its requester is who defined the schedule.
+-- Makes the run of an occurrence, or the message that will have one. Its requester is who defined the schedule. One that
+-- cannot become a run is refused, and told, instead of being tried for ever.
 create function holdfast.start_occurrence(s holdfast.schedules, p_occurrence text, p_run jsonb) returns void
 language plpgsql as $$
 declare
@@ -282,6 +288,26 @@ begin
          reason = case when v_kind = 'posted' then null
                        when v_kind in ('thread_archived', 'thread_full') then v_kind else 'thread_unusable' end
    where occurrence_id = p_occurrence;
+exception when integrity_constraint_violation or data_exception then
+  update holdfast.schedule_occurrences set state = 'refused', reason = 'not_admitted', decided_at = clock_timestamp()
+   where occurrence_id = p_occurrence;
+end $$;
+
+-- Takes back what a schedule said to threads and that has no run yet. Runs are locked before their threads, so that the
+-- caller has cancelled those.
+create function holdfast.take_back_messages(p_schedule text) returns void language plpgsql as $$
+declare
+  v_thread text;
+begin
+  for v_thread in select distinct m.thread_id
+                    from holdfast.schedule_occurrences o join holdfast.thread_messages m using (message_id)
+                   where o.schedule_id = p_schedule and o.open and m.state = 'queued' order by 1 loop
+    perform from holdfast.threads where thread_id = v_thread for no key update;
+    update holdfast.thread_messages m set state = 'superseded', code = 'schedule_overlap', decided_at = clock_timestamp()
+      from holdfast.schedule_occurrences o
+     where o.schedule_id = p_schedule and o.open and m.message_id = o.message_id and m.thread_id = v_thread
+       and m.state = 'queued';
+  end loop;
 end $$;
 
 -- One planned time, or one start that somebody asks for: judged once, whoever asks again. `p_run` was made of the definition
@@ -335,6 +361,7 @@ begin
         jsonb_build_object('reason_code', 'schedule_overlap'), s.defined_by, 'requester', null, 'holdfast:schedule',
         v_id || v_run, encode(sha256(convert_to(v_id || v_run, 'UTF8')), 'hex'));
     end loop;
+    perform holdfast.take_back_messages(p_schedule);
   end if;
 
   insert into holdfast.schedule_occurrences (occurrence_id, schedule_id, tenant_id, planned_at, source, schedule_version,

@@ -118,8 +118,9 @@ const COLUMNS = `
            (select created_at from holdfast.escalations x
              where x.effect_id = e.effect_id and x.deadline_at = w.deadline_at) as escalated_at,
            (select to_jsonb(f) from (
-              select decided, reference, note, actor_id, authority, created_at as at from holdfast.settlement_words f
-               where f.effect_id = e.effect_id and f.about = w.about order by word desc limit 1) f) as first_word,
+              select decided, reference, note, f.actor_id, authority, f.created_at as at
+                from holdfast.settlement_words f join holdfast.interrupts i using (interrupt_id)
+               where f.effect_id = e.effect_id and i.state = 'open' order by word desc limit 1) f) as first_word,
            (select to_jsonb(d) from (
               select u.state, u.why, (select c.effect_id from holdfast.effects c where c.compensates = e.effect_id
                                        order by c.redo desc limit 1) as compensation_effect_id,
