@@ -18,6 +18,8 @@ export interface ApiClient {
   get<T>(path: string, query?: Query): Promise<T>;
   /** Changes something, once for its key: what is not answered is asked again under the same key, never under another. */
   post<T>(path: string, body: unknown, key: string): Promise<Changed<T>>;
+  /** The same by another method; without a body where that is undefined. */
+  change<T>(method: 'POST' | 'PUT' | 'DELETE', path: string, body: unknown, key: string): Promise<Changed<T>>;
   /** Everything of a paged list, page by page as it is taken, `limit` at most. */
   pages<T>(path: string, query: Query, member: string, limit: number): AsyncGenerator<T>;
   /** An answer to be read piece by piece: whatever its status is. @throws what fetch throws */
@@ -62,9 +64,16 @@ export function createApiClient(options: ClientOptions): ApiClient {
     async get(path, query = {}) {
       return bodyOf(await persist(options, null, (ms) => send(path + queryOf(query), {}, ms)), url);
     },
-    async post(path, body, key) {
-      const headers = { 'content-type': 'application/json', 'idempotency-key': key };
-      const init = { method: 'POST', headers, body: JSON.stringify(body) };
+    post: (path, body, key) => client.change('POST', path, body, key),
+    async change(method, path, body, key) {
+      const sent =
+        body === undefined
+          ? { headers: { 'idempotency-key': key } }
+          : {
+              headers: { 'content-type': 'application/json', 'idempotency-key': key },
+              body: JSON.stringify(body),
+            };
+      const init = { method, ...sent };
       const answer = await persist(options, key, (ms) => send(path, init, ms));
       const replayed = answer.response.headers.get('idempotent-replayed') === 'true';
       return { status: answer.response.status, body: bodyOf(answer, url), replayed };

@@ -325,7 +325,7 @@ test('completion knows groups, commands, options and their choices', () => {
   const { stdin, stdout, stderr, env } = process;
   const io = { stdin, stdout, stderr, env, interrupted: new AbortController().signal };
   const program = createProgram({ io, end: () => undefined });
-  expect(candidates(program, ['r'])).toStrictEqual(['reconcile', 'runs']);
+  expect(candidates(program, ['r'])).toStrictEqual(['reconcile', 'retries', 'runs']);
   expect(candidates(program, ['runs', 're'])).toStrictEqual(['resume']);
   expect(candidates(program, ['runs', 'list', '--state', 'comp'])).toStrictEqual([
     'compensated',

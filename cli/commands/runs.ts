@@ -1,5 +1,6 @@
 import { type CommandGroup, group } from '../command.js';
 import { cancelRun, pauseRun, resumeRun } from './run-control.js';
+import { forkRun } from './checkpoints.js';
 import { exportRun } from './run-export.js';
 import { listEffects, listRuns, readStory, showRun } from './run-reads.js';
 import { startRun } from './run-start.js';
@@ -18,4 +19,5 @@ export const runsGroup: CommandGroup = (cli) =>
     listEffects,
     readStory,
     exportRun,
+    forkRun,
   ]);
