@@ -72,9 +72,13 @@ async function fixtureOf(
   } catch (error) {
     if (error instanceof FixtureError) throw new HoldfastError('fixture_impossible', error.message);
     if (error instanceof RedactionError) {
-      throw new HoldfastError('invalid_request', `A rule of the redaction cannot be followed: ${error.message}.`, {
-        errors: [{ at: `body/${error.at.replace(/^\//, '')}`, problem: error.message }],
-      });
+      throw new HoldfastError(
+        'invalid_request',
+        `A rule of the redaction cannot be followed: ${error.message}.`,
+        {
+          errors: [{ at: `body/${error.at.replace(/^\//, '')}`, problem: error.message }],
+        },
+      );
     }
     throw error;
   }
