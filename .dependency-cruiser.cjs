@@ -37,7 +37,11 @@ module.exports = {
     only(
       'process-is-plumbing',
       '^shared/process/',
-      ['^shared/process/', '^[a-z_/]+$', ...npm('zod', 'pino', '@temporalio/envconfig', '@types/node')],
+      [
+        '^shared/process/',
+        '^[a-z_/]+$',
+        ...npm('zod', 'pino', 'standardwebhooks', '@temporalio/envconfig', '@types/node'),
+      ],
       'shared/process is configuration, logging and process plumbing.',
     ),
     only(
@@ -70,6 +74,39 @@ module.exports = {
       comment: 'The API admits, reads and commands; it performs no effect and writes no run state.',
       from: { path: '^api/' },
       to: { path: ['^(activities|workflows|workers)/', ...npm('@temporalio/(worker|activity|workflow)')] },
+    },
+    only(
+      'cli-speaks-http',
+      '^cli/',
+      [
+        '^cli/',
+        '^shared/domain/',
+        '^api/views/',
+        '^[a-z_/:]+$',
+        ...npm(
+          'commander',
+          '@clack/prompts',
+          'cli-table3',
+          'picocolors',
+          'yocto-spinner',
+          'zod',
+          '@types/node',
+          'tsx',
+        ),
+      ],
+      'The command line is a client of the HTTP API: it knows shared/domain and the types of the API’s answers.',
+    ),
+    {
+      name: 'cli-takes-types-alone-from-the-api',
+      severity: 'error',
+      from: { path: '^cli/' },
+      to: { path: ['^api/', ...npm('zod')], dependencyTypesNot: ['type-only'] },
+    },
+    {
+      name: 'nobody-imports-the-cli',
+      severity: 'error',
+      from: { pathNot: '^cli/' },
+      to: { path: '^cli/' },
     },
     {
       name: 'workers-load-workflows-by-path',

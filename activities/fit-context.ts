@@ -18,7 +18,8 @@ export interface Prompt {
  * user that tells of it. A cut goes by quarters of the limit, so that it stays in its place for many steps.
  */
 export function promptOf(transcript: readonly StoredMessage[], limit: ContextLimit | undefined): Prompt {
-  const earlier = messagesOf(transcript.filter(({ step }) => step === 0));
+  // What the thread said before, and what a fork inherits, stands at the steps up to 0.
+  const earlier = messagesOf(transcript.filter(({ step }) => step <= 0));
   const own = messagesOf(transcript.filter(({ step }) => step > 0));
   const all = [...earlier, ...own];
   const total = sizeOf(all);

@@ -37,8 +37,10 @@ export interface ApiLimits {
   readonly heartbeatMs: number;
   /** A stream whose reader takes nothing for this long is dropped; it can be resumed from its last id. */
   readonly slowReaderMs: number;
-  /** How long an EventSource waits before it reconnects. */
+  /** How long an EventSource waits at least before it reconnects; each is told up to twice that, so that many spread out. */
   readonly reconnectMs: number;
+  /** How often an open stream looks again whether whoever reads still may: a right that is taken away ends it by then. */
+  readonly recheckMs: number;
 }
 
 /** The limits of an API process unless it is told otherwise. */
@@ -50,6 +52,7 @@ export const DEFAULT_LIMITS: ApiLimits = {
   heartbeatMs: 15_000,
   slowReaderMs: 30_000,
   reconnectMs: 2_000,
+  recheckMs: 15_000,
 };
 
 /** Everything the API works with, handed in: it opens nothing itself. */

@@ -22,6 +22,8 @@ export interface HttpServer {
 /** Whole request, headers and body; also bounds how long the rest of a refused body is read away. */
 const REQUEST_TIMEOUT_MS = 30_000;
 const HEADERS_TIMEOUT_MS = 10_000;
+/** How often connections are looked at for what is late; Node's own half a minute would let slow ones pile up. */
+const LATE_LOOK_MS = 1_000;
 const IDLE_SWEEP_MS = 50;
 
 /**
@@ -32,9 +34,17 @@ const IDLE_SWEEP_MS = 50;
 export async function startHttpServer(
   app: Express,
   address: { readonly host: string; readonly port: number },
+  timeouts: { readonly requestMs: number; readonly headersMs: number } = {
+    requestMs: REQUEST_TIMEOUT_MS,
+    headersMs: HEADERS_TIMEOUT_MS,
+  },
 ): Promise<HttpServer> {
+  const { requestMs, headersMs } = timeouts;
   const server = createServer(
-    { requestTimeout: REQUEST_TIMEOUT_MS, headersTimeout: HEADERS_TIMEOUT_MS, keepAliveTimeout: 5_000 },
+    {
+      ...{ requestTimeout: requestMs, headersTimeout: headersMs, keepAliveTimeout: 5_000 },
+      connectionsCheckingInterval: Math.min(LATE_LOOK_MS, headersMs),
+    },
     // Express answers by itself; what it returns says nothing.
     (request, response) => void app(request, response),
   );

@@ -1,155 +1,132 @@
-import type { Response } from 'express';
+import type { Request, Response } from 'express';
 import { HoldfastError } from '../shared/domain/errors.js';
-import { isLedgerUnavailable } from '../shared/ledger/refusals.js';
-import { readEventPage } from '../shared/ledger/reads/read-events.js';
-import type { EventPage, RunEventRow } from '../shared/ledger/reads/read-events.js';
+import type { JsonValue } from '../shared/domain/json.js';
+import {
+  type EventPage,
+  isGone,
+  readEventPage,
+  type RunEventRow,
+} from '../shared/ledger/reads/read-events.js';
+import { readRun } from '../shared/ledger/reads/read-run.js';
 import type { RunKey } from '../shared/ledger/reads/row-values.js';
 import type { ApiDeps } from './deps.js';
+import { type EventStream, LEDGER_RETRY_MS, serveStream, STREAM_PAGE } from './event-stream.js';
+import { eventsGone } from './events-gone.js';
+import { type Observed, patchOf, stateOf } from './run-state.js';
 
-/** Bounds what one stream holds in memory: a page is read, written and taken before the next is read. */
-const PAGE = { limit: 100, bytesMax: 262_144 };
-
-/** Pause before a stream asks a ledger again that did not answer, in milliseconds. */
-const LEDGER_RETRY_MS = 1_000;
+/** What a reader wants beside the events. */
+export interface RunStreamOptions {
+  /** The last event that the reader has. */
+  readonly after: number;
+  /** The run's state as a snapshot first, and its changes after the events that made them. */
+  readonly state: boolean;
+}
 
 /**
- * Sends the events after sequence `after` as they become durable, until the run has ended and its last
- * event is sent, the reader leaves, takes nothing for too long, or the process stops. The answer has begun
- * when this is called; nothing it meets becomes a problem any more. Ids are the run's own event sequence,
- * so a reader that reconnects with the last id it saw misses nothing and sees nothing twice.
+ * Sends the events after sequence `after` as they become durable, until the run has ended and its last event is sent. Ids
+ * are the run's own event sequence, so a reader that reconnects with the last id it saw misses nothing and sees nothing
+ * twice.
  */
 export async function streamRun(
   deps: ApiDeps,
   key: RunKey,
-  after: number,
+  options: RunStreamOptions,
+  request: Request,
   response: Response,
 ): Promise<void> {
-  const bell = new Bell();
-  const leave = deps.hub.subscribe(key.runId, () => bell.ring());
-  const hangUp = (): void => bell.close();
-  response.on('close', hangUp);
-  deps.stopping.addEventListener('abort', hangUp);
-  try {
-    if (deps.stopping.aborted) bell.close();
-    await write(deps, response, `retry: ${deps.limits.reconnectMs}\n\n`);
-    await follow(deps, key, after, response, bell);
-    response.end();
-  } catch (error) {
-    // The status is sent: all that is left is to cut the stream. The reader resumes from its last id.
-    const slow = error instanceof SlowReader;
-    if (slow || !response.destroyed)
-      deps.log[slow ? 'info' : 'error']({ run_id: key.runId, err: error }, 'stream cut');
-    response.destroy();
-  } finally {
-    leave();
-    response.off('close', hangUp);
-    deps.stopping.removeEventListener('abort', hangUp);
-  }
+  await serveStream(deps, request, response, {
+    about: { run_id: key.runId },
+    tenantId: key.tenantId,
+    subscribe: (wake) => deps.hub.subscribe(key.runId, wake),
+    follow: (stream) => follow(deps, key, options, stream),
+  });
 }
 
 async function follow(
   deps: ApiDeps,
   key: RunKey,
-  after: number,
-  response: Response,
-  bell: Bell,
+  { after, state: withState }: RunStreamOptions,
+  stream: EventStream,
 ): Promise<void> {
+  const { bell } = stream;
+  const view = withState ? new StateView(deps, key, stream) : null;
   let last = after;
   while (!bell.closed) {
+    await stream.recheck();
     // Before the read: what is committed during it rings again.
     bell.reset();
-    const page = await readPage(deps, key, last);
+    // Before the events: they are told at least as far as the state knows.
+    if (view !== null && !(await view.look(last))) {
+      await stream.wait(LEDGER_RETRY_MS);
+      continue;
+    }
+    const page = await stream.read(() => pageOf(deps, key, last));
     for (const event of page?.events ?? []) {
       if (bell.closed) return;
-      await write(deps, response, frameOf(key.runId, event));
+      await stream.write(frameOf(key.runId, event));
       last = event.seq;
     }
+    await view?.tell(last);
     if (page !== null && last < page.head.eventSeq) continue;
-    if (page?.head.ended === true) return;
-    const { heartbeatMs } = deps.limits;
-    const rang = await bell.wait(page === null ? Math.min(heartbeatMs, LEDGER_RETRY_MS) : heartbeatMs);
-    if (!rang && !bell.closed) await write(deps, response, ': waiting\n\n');
+    if (page?.head.ended === true && (view === null || view.toldOf === page.head.eventSeq)) return;
+    if (page?.head.ended === true) continue;
+    await stream.wait(page === null ? LEDGER_RETRY_MS : undefined);
   }
 }
 
-/** Null while the ledger cannot be read: the stream stays, and goes on where it was. */
-async function readPage(deps: ApiDeps, key: RunKey, after: number): Promise<EventPage | null> {
-  try {
-    const page = await readEventPage(deps.pool, key, { ...PAGE, after });
-    if (page === null) throw new HoldfastError('run_not_found', `Run ${key.runId} is gone.`);
-    return page;
-  } catch (error) {
-    if (!isLedgerUnavailable(error)) throw error;
-    deps.log.info({ run_id: key.runId, err: error }, 'a stream waits for the ledger');
-    return null;
-  }
+async function pageOf(deps: ApiDeps, key: RunKey, after: number): Promise<EventPage> {
+  const page = await readEventPage(deps.pool, key, { ...STREAM_PAGE, after });
+  if (page === null) throw new HoldfastError('run_not_found', `Run ${key.runId} is gone.`);
+  // They were let go while they were read: the reader comes back, and is told so.
+  if (isGone(page.head, after)) throw eventsGone(key, page.head, null);
+  return page;
 }
 
 /** One event as SSE. No `event:` line: an EventSource would drop kinds that its page has not heard of. */
-function frameOf(runId: string, event: RunEventRow): string {
+export function frameOf(runId: string, event: RunEventRow, id = String(event.seq)): string {
   const head = JSON.stringify({ run_id: runId, seq: event.seq, type: event.type, at: event.at });
   // Postgres writes jsonb on one line, line feeds inside strings escaped.
-  return `id: ${event.seq}\ndata: ${head.slice(0, -1)},"data":${event.dataText}}\n\n`;
-}
-
-class SlowReader extends Error {
-  override readonly name = 'SlowReader';
+  return `id: ${id}\ndata: ${head.slice(0, -1)},"data":${event.dataText}}\n\n`;
 }
 
 /**
- * Waits until the reader took what was written: so a slow one holds one page of memory, and never for long.
+ * The run's state beside its events: whole at first, then the parts that changed. It is no event: `seq` says as of which
+ * event it holds, and its id is that of the event before it, so that a reader who comes back misses no event.
  */
-function write(deps: ApiDeps, response: Response, text: string): Promise<void> {
-  if (response.destroyed || response.write(text)) return Promise.resolve();
-  const { slowReaderMs } = deps.limits;
-  return new Promise((resolve, reject) => {
-    const leave = (): void => {
-      clearTimeout(timer);
-      response.off('drain', taken).off('close', taken);
-    };
-    const taken = (): void => {
-      leave();
-      resolve();
-    };
-    const timer = setTimeout(() => {
-      leave();
-      reject(new SlowReader(`nothing was taken for ${slowReaderMs} ms`));
-    }, slowReaderMs);
-    response.on('drain', taken).on('close', taken);
-  });
-}
+class StateView {
+  /** The event up to which the reader knows the state; -1 before the snapshot. */
+  toldOf = -1;
+  private told: Observed['state'] | null = null;
+  private seen: Observed | null = null;
+  private readonly deps: ApiDeps;
+  private readonly key: RunKey;
+  private readonly stream: EventStream;
 
-/** Remembers one ring until the next wait; closing it ends every wait. */
-class Bell {
-  closed = false;
-  private rung = false;
-  private wakeUp: (() => void) | null = null;
-
-  ring(): void {
-    this.rung = true;
-    this.wakeUp?.();
+  constructor(deps: ApiDeps, key: RunKey, stream: EventStream) {
+    this.deps = deps;
+    this.key = key;
+    this.stream = stream;
   }
 
-  close(): void {
-    this.closed = true;
-    this.wakeUp?.();
+  /** Reads the state, unless one that was read waits for its events. @returns false while the ledger cannot be read */
+  async look(last: number): Promise<boolean> {
+    if (this.seen !== null && this.seen.seq > last) return true;
+    const run = await this.stream.read(() => readRun(this.deps.pool, this.key));
+    this.seen = run === null ? null : stateOf(run);
+    return this.seen !== null;
   }
 
-  reset(): void {
-    this.rung = false;
-  }
-
-  /** True when it rang, false when `timeoutMs` went by or it was closed. */
-  wait(timeoutMs: number): Promise<boolean> {
-    if (this.rung || this.closed) return Promise.resolve(this.rung);
-    return new Promise((resolve) => {
-      const done = (): void => {
-        clearTimeout(timer);
-        this.wakeUp = null;
-        resolve(this.rung);
-      };
-      const timer = setTimeout(done, timeoutMs);
-      this.wakeUp = done;
-    });
+  /** Tells what was read, once the reader has every event that it knows of. */
+  async tell(last: number): Promise<void> {
+    const { seen } = this;
+    if (seen === null || seen.seq > last || this.stream.bell.closed) return;
+    const data: JsonValue | null =
+      this.told === null ? { state: seen.state } : patchOf(this.told, seen.state);
+    this.told = seen.state;
+    this.toldOf = seen.seq;
+    if (data === null) return;
+    const type = 'state' in (data as object) ? 'state.snapshot' : 'state.delta';
+    const event = { seq: seen.seq, type, at: seen.at, dataText: JSON.stringify(data) };
+    await this.stream.write(frameOf(this.key.runId, event, String(last)));
   }
 }

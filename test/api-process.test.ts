@@ -1,11 +1,12 @@
 import { createServer } from 'node:net';
 import type { AddressInfo } from 'node:net';
+import pg from 'pg';
 import { beforeAll, expect, test } from 'vitest';
 import { RunListView, RunView } from '../api/views/run-views.js';
 import { startTestProcess } from './support/processes.js';
 import type { TestProcess } from './support/processes.js';
 import { createTestDatabase } from './support/servers.js';
-import { registerTestAgent, startBody, startTestApi } from './support/test-api.js';
+import { registerTestAgent, startBody, startTestApi, until } from './support/test-api.js';
 import type { TestApi } from './support/test-api.js';
 
 let databaseUrl: string;
@@ -51,6 +52,36 @@ test('the process serves with Temporal down, and ends in order when it is asked 
   while (!(await reader.read()).done) continue;
   await stopped;
   expect(Date.now() - asked).toBeLessThan(3_000);
+  expect(await child.ended).toStrictEqual({ code: 0, signal: null });
+});
+
+test('G11: asked to stop, it ends its streams and answers the request that is in flight, then exits', async () => {
+  const child = startApiProcess();
+  const url = await urlOf(child);
+  const { run_id } = RunView.parse(await (await startAt(url, 'in-flight')).json());
+  const stream = await fetch(`${url}/v1/runs/${run_id}/stream`);
+  const holder = new pg.Client(databaseUrl);
+  await holder.connect();
+  await holder.query('begin');
+  await holder.query('select from holdfast.runs where run_id = $1 for update', [run_id]);
+  const cancelling = fetch(`${url}/v1/runs/${run_id}/commands`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', 'idempotency-key': 'in-flight' },
+    body: '{"kind":"cancel"}',
+  });
+  await until('the cancel waits', async () => {
+    const { rows } = await holder.query<{ n: number }>(
+      `select count(*)::int as n from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`,
+    );
+    return rows[0]?.n === 1;
+  });
+  const stopped = child.signal('SIGTERM');
+  // The stream ends with the wish to come back, while the request is still at work.
+  expect(await stream.text()).toMatch(/^retry: \d+\n/);
+  await holder.query('commit');
+  await holder.end();
+  expect((await cancelling).status).toBe(200);
+  await stopped;
   expect(await child.ended).toStrictEqual({ code: 0, signal: null });
 });
 

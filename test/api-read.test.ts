@@ -197,8 +197,8 @@ describe('a run', () => {
   test('that has ended tells how, why, by whom and what was said last', async () => {
     const runId = await newRun();
     await owner.query(
-      `insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
-       values ($1, 1, 2, 0, 'default', 'assistant', '{"parts":[{"type":"text","text":"Done."}]}')`,
+      `insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content, as_of)
+       values ($1, 1, 2, 0, 'default', 'assistant', '{"parts":[{"type":"text","text":"Done."}]}', 1)`,
       [runId],
     );
     await commitTrail(

@@ -1,9 +1,10 @@
-import { readFile } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
 import { describe, expect, test } from 'vitest';
 import { buildOpenApi } from '../api/openapi.js';
 import { ROUTES } from '../api/routes/index.js';
 import { ERRORS } from '../shared/domain/errors.js';
 import type { ErrorCode } from '../shared/domain/errors.js';
+import { EVENT_TYPES, eventsPage } from '../shared/domain/run-events.js';
 import { STRICT_JSON_CODES } from '../shared/domain/strict-json.js';
 
 const errorsPage = await readFile(new URL('../docs/errors.md', import.meta.url), 'utf8');
@@ -63,5 +64,22 @@ describe('docs/openapi.json', () => {
   test('no operation is named twice', () => {
     const names = ROUTES.map(({ spec }) => spec.operationId);
     expect(new Set(names).size).toBe(names.length);
+  });
+});
+
+describe('docs/events.md', () => {
+  test('is what `npm run docs:write` writes', async () => {
+    expect(await readFile(new URL('../docs/events.md', import.meta.url), 'utf8')).toBe(eventsPage());
+  });
+
+  test('lists every type that the ledger’s functions write', async () => {
+    const folder = new URL('../shared/ledger/migrations/', import.meta.url);
+    const files = (await readdir(folder)).filter((name) => name.endsWith('.sql'));
+    const texts = await Promise.all(files.map((name) => readFile(new URL(name, folder), 'utf8')));
+    const written = texts.flatMap((text) =>
+      [...text.matchAll(/append_event\(\s*\w+,\s*'([a-z_]+\.[a-z_]+)'/g)].map(([, type]) => type ?? ''),
+    );
+    expect(written.length).toBeGreaterThan(40);
+    expect(written.filter((type) => !(type in EVENT_TYPES))).toStrictEqual([]);
   });
 });

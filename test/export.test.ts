@@ -92,6 +92,8 @@ describe('an export', () => {
         'budgets',
         'child_runs',
         'escalations',
+        'forks',
+        'inherited_effects',
         'late_receipts',
         'resume_blocks',
         'schedule_occurrences',

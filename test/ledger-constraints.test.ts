@@ -3,7 +3,7 @@ import { setActiveRunLimit } from '../shared/ledger/active-run-limits.js';
 import { blockResume } from '../shared/ledger/commands.js';
 import { grantRole, revokeRole } from '../shared/ledger/role-grants.js';
 import { giveStandingGrant, revokeStandingGrant } from '../shared/ledger/standing-grants.js';
-import { closeOrphan, escalateOverdue } from '../shared/ledger/sweep.js';
+import { closeOrphan, escalateOverdue, trimEvents } from '../shared/ledger/sweep.js';
 import { addCooldowns } from './support/cooldowns.js';
 import { delegating, newFamily, start } from './support/children.js';
 import {
@@ -19,6 +19,7 @@ import {
   submit,
 } from './support/desk.js';
 import { newStepOf, refund, refunds, registerBudgetAgent, setTenant } from './support/budget.js';
+import { addFork } from './support/forks.js';
 import { answer, newWait } from './support/input.js';
 import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { bringRunTo, callOf, type LedgerRun } from './support/ledger-run.js';
@@ -38,6 +39,9 @@ let failed: LedgerRun;
 
 beforeAll(async () => {
   ledger = await openLedger();
+  // One whose events were let go, before any other has ended.
+  await bringRunTo(await ledger.newRun(), 'failed');
+  await trimEvents(ledger.db, 0, 1);
   admitted = await ledger.newRun();
   failed = await ledger.newRun();
   await bringRunTo(failed, 'failed');
@@ -149,6 +153,7 @@ beforeAll(async () => {
   await child.start();
   await child.plan([delegating()]);
   await start(child);
+  await addFork(ledger);
 });
 
 /** Which row to spoil, as a condition; `:run`, `:admitted` and `:failed` name the runs. */
@@ -206,6 +211,15 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['run_events', ':run and seq = 1',  `seq = 0`,                   'run_events_seq_check'],
   ['run_events', ':run and seq = 1',  `type = ''`,                 'name_check'],
   ['run_events', ':run and seq = 2',  `seq = 1`,                   'run_events_pkey'],
+  ['run_events', ':run and seq = 2',  `feed_xid = 0`,              'run_events_feed_xid_check'],
+  // Events go with the end of their run, and all of them.
+  ['runs', ':run',      `events_from = 2`,                         'trimmed_iff_events_gone'],
+  ['runs', ':failed',   `events_trimmed_at = now()`,               'trimmed_iff_events_gone'],
+  ['runs', ':run',      `events_from = 2, events_trimmed_at = now()`, 'trimmed_after_its_end'],
+  ['runs', ':failed',   `events_from = event_seq + 2, events_trimmed_at = now()`, 'events_from_its_own'],
+  ['runs', ':failed',   `events_from = 0`,                         'events_from_its_own'],
+  ['feed_floors', 'true', `feed_xid = 0`,                          'feed_floors_feed_xid_check'],
+  ['feed_floors', 'true', `tenant_id = ''`,                        'name_check'],
   ['messages', ':run and position = 0', `role = 'system'`,         'message_role_check'],
   ['retries', `:run and action = 'retry'`, `eligible_at = null`,   'eligible_iff_again'],
   ['retries', `:run and action = 'give_up'`, `eligible_at = now()`, 'eligible_iff_again'],
@@ -516,6 +530,18 @@ const IMPOSSIBLE: readonly (readonly [table: string, where: string, set: string,
   ['child_runs', 'depth = 1', `tool = ''`, 'name_check'],
   ['child_runs', 'depth = 1', `root_run_id = 'run_1'`, 'run_id_check'],
   ['child_runs', 'depth = 2', `(parent_run_id, root_run_id, depth, step, slot) = (select c.parent_run_id, c.root_run_id, c.depth, c.step, c.slot from holdfast.child_runs c where c.depth = 1)`, 'one_child_a_call'],
+  // A fork: of another run, with nothing sent of what it reuses or simulates.
+  ['runs', ':run', `fork_mode = 'dream'`, 'fork_mode_check'],
+  ['forks', 'true', `checkpoint_id = 'ckp_1'`, 'checkpoint_id_check'],
+  ['forks', 'true', `source_run_id = run_id`, 'no_fork_of_itself'],
+  ['forks', 'true', `cut_step = -1`, 'forks_cut_step_check'],
+  ['forks', 'true', `pins = 'mine'`, 'forks_pins_check'],
+  ['inherited_effects', 'true', `step = 0`, 'inherited_effects_step_check'],
+  ['effects', `reuses is not null`, `state = 'denied'`, 'reused_is_never_sent'],
+  ['effects', `reuses is not null`, `attempts = 1, first_dispatched_at = now()`, 'reused_is_never_sent'],
+  ['effects', `:run and state = 'succeeded'`, `reuses = effect_id`, 'reused_is_never_sent'],
+  ['effects', `:run and state = 'succeeded'`, `simulated = true`, 'simulated_is_never_sent'],
+  ['effects', `simulated and reuses is null`, `attempts = 1, first_dispatched_at = now()`, 'simulated_is_never_sent'],
 ];
 
 describe('an impossible row', () => {

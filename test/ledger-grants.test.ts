@@ -4,6 +4,7 @@ import { giveStandingGrant } from '../shared/ledger/standing-grants.js';
 import { escalateOverdue } from '../shared/ledger/sweep.js';
 import { newFamily } from './support/children.js';
 import { acceptJob, addRefusal, makeOverdue, newUndo, settle } from './support/desk.js';
+import { addFork } from './support/forks.js';
 import { bringRunTo, callOf } from './support/ledger-run.js';
 import { type LedgerWorld, openLedger } from './support/ledger-world.js';
 
@@ -51,6 +52,7 @@ beforeAll(async () => {
   await acceptJob(ledger, ended);
   await addRefusal(ledger);
   await newFamily(ledger);
+  await addFork(ledger);
 });
 
 const tablesOf = async (): Promise<string[]> =>
@@ -151,18 +153,22 @@ describe('the application', () => {
       'fail_model_attempt',
       'finish_webhook',
       'forget_schedule_sync',
+      'fork_run',
       'give_standing_grant',
       'grant_role',
       'grant_start',
       'intend_undo',
       'judge_job',
       'lease_webhooks',
+      'list_checkpoints',
       'look',
       'mark_swept',
+      'newest_checkpoint',
       'next_undo',
       'open_approval',
       'post_message',
       'queued_occurrences',
+      'read_checkpoint',
       'record_query',
       'record_refusal',
       'record_watch',
@@ -184,6 +190,7 @@ describe('the application', () => {
       'sweep_candidates',
       'take_over',
       'test_webhook_endpoint',
+      'trim_events',
       'unstarted_runs',
     ]);
     // Each door runs as the owner, so none may be led astray by a path of the caller's.
@@ -231,7 +238,7 @@ describe('the superuser', () => {
   const GROWING = [
     ...['transitions', 'run_events', 'messages', 'retries', 'receipts', 'late_receipts', 'status_queries'],
     ...['reconciliations', 'run_executions', 'api_requests', 'agent_versions', 'standing_grant_uses'],
-    ...['job_acceptances', 'refusals', 'child_runs'],
+    ...['job_acceptances', 'refusals', 'child_runs', 'forks', 'inherited_effects'],
     // Of undos, those that a person has decided.
     ...['settlement_words', 'escalations', 'undos'],
   ];

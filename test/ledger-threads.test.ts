@@ -8,7 +8,8 @@ import type { RunState } from '../shared/domain/run-machine.js';
 import { messagesOf } from '../activities/transcript.js';
 import { callOf, bringRunTo, type LedgerRun } from './support/ledger-run.js';
 import { LEDGER_AGENT, type LedgerWorld, openLedger } from './support/ledger-world.js';
-import { control, submit } from './support/desk.js';
+import { control, settle, submit } from './support/desk.js';
+import { intended, UNDOABLE } from './support/ledger-undo.js';
 import { newestRun, newThread, TestThread, threadContract } from './support/threads.js';
 import { until } from './support/until.js';
 
@@ -255,6 +256,58 @@ describe('rollback', () => {
       'user: three',
     ]);
     expect(await ledger.effects(second.runId)).toMatchObject([{ state: 'succeeded' }]);
+  });
+});
+
+describe('what a run left', () => {
+  /** Every result that the next run of the thread is told, in order. */
+  async function told(thread: TestThread): Promise<string[]> {
+    await thread.post('next');
+    const claim = await (await working(thread)).claimThink();
+    if (claim.kind !== 'claimed') throw new Error(`not claimed: ${claim.kind}`);
+    return claim.messages.flatMap(({ role, content }) => (role === 'tool' ? [String(content['text'])] : []));
+  }
+
+  test('has a result for each call, which says what became of it', async () => {
+    const thread = await newThread(ledger);
+    await thread.post('one');
+    const run = await working(thread);
+    await run.plan([
+      callOf('opaque'),
+      callOf('opaque'),
+      callOf('read'),
+      callOf('opaque', { approval: 'required' }),
+    ]);
+    await run.call(0).attempt('succeeded');
+    await run.call(1).attempt('unknown');
+    await run.call(2).attempt('unknown');
+    await run.call(3).ask();
+    await submit(run, 'cancel', { actorId: 'user:ada' });
+    await run.commit({ kind: 'move', to: 'needs_reconciliation', reason: 'outcome_unknown' });
+    await settle(run.call(1), { decided: 'not_committed', reference: null });
+    await run.commit(
+      { kind: 'move', to: 'reconciling', reason: 'person_settled' },
+      { kind: 'move', to: 'cancelled', reason: 'wound_down' },
+    );
+    expect(await told(thread)).toStrictEqual([
+      expect.stringContaining('succeeded') as unknown,
+      expect.stringMatching(/^Not done: /) as unknown,
+      expect.stringMatching(/^Stopped: .* It has changed nothing/) as unknown,
+      expect.stringMatching(/^Not run: /) as unknown,
+    ]);
+  });
+
+  test('and was undone afterwards is told as that', async () => {
+    const thread = await newThread(ledger);
+    await thread.post('one');
+    const run = await working(thread);
+    await run.plan([callOf('opaque', UNDOABLE), callOf('read')]);
+    await run.call(1).attempt('succeeded');
+    await (await intended(run.call(0))).attempt('succeeded');
+    await run.commit({ kind: 'move', to: 'compensated', reason: 'compensation_done' });
+    const [undone, read] = await told(thread);
+    expect(undone).toMatch(/\n\[This was undone afterwards\.\]$/);
+    expect(read).not.toMatch(/undone/);
   });
 });
 

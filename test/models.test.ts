@@ -117,16 +117,21 @@ describe.each(PROVIDERS)('%s', (provider) => {
       },
       { role: 'tool', results: [{ callId: 'call_a', toolName: 'pay', text: 'no funds', isError: true }] },
       { role: 'user', text: 'Try again' },
+      { role: 'user', text: 'Now, please' },
     ];
     const tools = [{ name: 'pay', description: 'Pays.', inputSchema: { type: 'object', properties: {} } }];
     await callServed(provider, {}, request({ messages, tools }));
     const sent = JSON.stringify(server.requests[0]?.body);
-    const places = ['Be brief.', 'Pay Ada', 'Paying.', 'call_a', 'no funds', 'Try again'].map((text) =>
-      provider === 'anthropic' && text === 'Be brief.' ? 0 : sent.indexOf(text),
+    const places = ['Be brief.', 'Pay Ada', 'Paying.', 'call_a', 'no funds', 'Try again', 'Now, please'].map(
+      (text) => (provider === 'anthropic' && text === 'Be brief.' ? 0 : sent.indexOf(text)),
     );
     expect(places).toEqual([...places].sort((left, right) => left - right));
     expect(places).not.toContain(-1);
     expect(sent).toContain('"Pays."');
+    // Nobody speaks twice in a row: some providers refuse that.
+    const body = server.requests[0]?.body as { messages?: { role?: string }[]; input?: { role?: string }[] };
+    const roles = (body.messages ?? body.input ?? []).map(({ role }) => role);
+    expect(roles.some((role, n) => role === 'user' && roles[n - 1] === 'user')).toBe(false);
     if (provider === 'anthropic') expect(sent).toContain('"is_error":true');
     if (provider === 'openai-responses') expect(sent).toContain('"store":false');
     const { authorization, 'x-api-key': apiKey } = server.requests[0]?.headers ?? {};

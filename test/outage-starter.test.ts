@@ -148,7 +148,13 @@ describe('a sweep', () => {
     const before = await Promise.all(Object.values(live).map((runId) => everythingOf(runId)));
     await world.client.workflow.getHandle(dead).terminate();
 
-    const other = createSweeper({ db: world.db, client: world.client, quietSeconds: 0, log: world.log });
+    const other = createSweeper({
+      db: world.db,
+      client: world.client,
+      quietSeconds: 0,
+      keepEventsSeconds: null,
+      log: world.log,
+    });
     await Promise.all([world.sweeper.round(), other.round(), world.sweeper.round()]);
     expect(await Promise.all(Object.values(live).map((runId) => everythingOf(runId)))).toEqual(before);
     expect(await world.runRow(dead)).toMatchObject({

@@ -11,12 +11,15 @@ import {
   runsWithLateEvidence,
   sweepCandidates,
   type SweepCandidate,
+  trimEvents,
 } from '../shared/ledger/sweep.js';
 import type { Logger } from '../shared/process/log.js';
 import { TEMPORAL_CALL_MS } from './temporal-calls.js';
 
 /** Runs that one round compares at most: the ones that were compared longest ago. */
 const ROUND_MAX = 200;
+/** Runs whose events one round lets go at most, so that none holds its rows for long. */
+const TRIM_MAX = 20;
 /** After this long without being taken up, a decision is told again. */
 const NUDGE_AGAIN_SECONDS = 10;
 
@@ -25,6 +28,8 @@ export interface SweeperDeps {
   readonly client: Client;
   /** A run that moved within this time is left alone, in seconds. */
   readonly quietSeconds: number;
+  /** How long the events of an ended run are kept, in seconds; null keeps them for ever. */
+  readonly keepEventsSeconds: number | null;
   readonly log: Logger;
 }
 
@@ -34,7 +39,7 @@ type Standing = { readonly kind: 'open' } | { readonly kind: 'over'; readonly re
  * Compares Temporal with the ledger (SPEC 3.8). A run whose workflow was terminated, failed or vanished is brought to
  * rest truthfully, its open effects routed to reconciliation; a live one is left alone, however long it works.
  */
-export function createSweeper({ db, client, quietSeconds, log }: SweeperDeps) {
+export function createSweeper({ db, client, quietSeconds, keepEventsSeconds, log }: SweeperDeps) {
   const standingOf = async ({ runId, ownerExecution }: SweepCandidate): Promise<Standing> => {
     if (ownerExecution === 'sweeper') return { kind: 'over', reason: 'person_settled' };
     try {
@@ -106,6 +111,13 @@ export function createSweeper({ db, client, quietSeconds, log }: SweeperDeps) {
         if (item === undefined) return;
         log.warn(item, 'an item of the reconciliation desk is overdue');
       }
+    },
+
+    /** Lets go of the events of runs that ended long ago, where the operator wants that. */
+    async trimEvents(): Promise<void> {
+      if (keepEventsSeconds === null) return;
+      const runs = await trimEvents(db, keepEventsSeconds, TRIM_MAX);
+      if (runs > 0) log.info({ runs, keepEventsSeconds }, 'the events of ended runs were let go');
     },
 
     /** Tells runs again of what was decided for them and that they have not taken up: a message may be lost. */

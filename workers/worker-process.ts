@@ -30,6 +30,7 @@ import { createSweeper, nudge } from './sweeper.js';
 /** Ledger connections of one worker: more would only queue in Postgres. */
 const POOL_MAX = 16;
 const STARTER_PAUSE_MS = 2_000;
+const DAY_SECONDS = 86_400;
 const SWEEPER_PAUSE_MS = 10_000;
 const SCHEDULER_PAUSE_MS = 2_000;
 /** How often planned times are looked for that nothing was seen of. */
@@ -132,13 +133,17 @@ function startBackground(
 ): { stop(): Promise<void> } {
   const { db, client, log } = parts;
   const starter = createStarter(parts);
-  const sweeper = createSweeper({ db, client, log, quietSeconds: 20 });
+  const sweeper = createSweeper({
+    ...{ db, client, log, quietSeconds: 20 },
+    keepEventsSeconds: config.keepEventsDays === 0 ? null : config.keepEventsDays * DAY_SECONDS,
+  });
   const starting = repeat('starter', STARTER_PAUSE_MS, log, () => starter.round());
   const sweeping = repeat('sweeper', SWEEPER_PAUSE_MS, log, async () => {
     await sweeper.round();
     await sweeper.nudgeLateEvidence();
     await sweeper.nudgeUndecided();
     await sweeper.escalateOverdue();
+    await sweeper.trimEvents();
   });
   const scheduler = createScheduler({ db, client, namespace: config.temporal.namespace, log });
   const scheduling = repeat('scheduler', SCHEDULER_PAUSE_MS, log, () => scheduler.round());

@@ -13,9 +13,13 @@ export function toPrompt(system: string, messages: readonly ModelMessage[]): Lan
   for (const message of messages) {
     const translated = toMessage(message);
     const last = prompt.at(-1);
-    // Some providers refuse a conversation in which one side speaks twice in a row.
-    if (translated?.role === 'user' && last?.role === 'user') last.content.push(...translated.content);
-    else if (translated) prompt.push(translated);
+    // Some providers refuse a conversation in which one side speaks twice in a row, and some a text in parts.
+    if (translated?.role === 'user' && last?.role === 'user') {
+      prompt[prompt.length - 1] = {
+        role: 'user',
+        content: [{ type: 'text', text: textOf(last, translated) }],
+      };
+    } else if (translated) prompt.push(translated);
   }
   return prompt;
 }
@@ -28,6 +32,13 @@ export function toTools(tools: readonly ToolSpec[]): LanguageModelV3FunctionTool
     description: tool.description,
     inputSchema: tool.inputSchema as LanguageModelV3FunctionTool['inputSchema'],
   }));
+}
+
+type UserMessage = Extract<LanguageModelV3Message, { role: 'user' }>;
+
+function textOf(...messages: readonly UserMessage[]): string {
+  const parts = messages.flatMap(({ content }) => content);
+  return parts.flatMap((part) => (part.type === 'text' ? [part.text] : [])).join('\n\n');
 }
 
 // Providers refuse a whole conversation for one blank text in it.

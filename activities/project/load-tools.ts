@@ -11,6 +11,7 @@ import { McpPinsError, MCP_PINS_FILE, readMcpPins } from '../tools/mcp-pins.js';
 import type { McpPins } from '../tools/mcp-pins.js';
 import { createMcpTool } from '../tools/mcp-tools.js';
 import type { Tool } from '../tools/tool.js';
+import { UsedSecrets } from '../tools/used-secrets.js';
 import type { ProjectProblem } from './project-error.js';
 import { fillEnv, problemIn } from './project-source.js';
 import type { ProjectSource } from './project-source.js';
@@ -36,11 +37,13 @@ export interface LoadedTools {
 export async function loadTools(source: ProjectSource): Promise<LoadedTools> {
   const connections: McpConnection[] = [];
   const broken = new Set<string>();
-  const loaded = [
+  const secrets = new UsedSecrets(source.env);
+  const declared = [
     ...(await loadFunctions(source)),
-    ...(await loadHttpTools(source, broken)),
-    ...(await loadMcpTools(source, connections, broken)),
+    ...(await loadHttpTools(source, secrets, broken)),
+    ...(await loadMcpTools(source, secrets, connections, broken)),
   ];
+  const loaded = declared.map((each) => ({ ...each, tool: secrets.hideFrom(each.tool) }));
   const byName = new Map<string, LoadedTool>();
   for (const each of loaded) {
     const earlier = byName.get(each.tool.name);
@@ -101,7 +104,11 @@ async function importTools(path: string): Promise<Tool[] | string> {
   return tools.length > 0 ? tools : 'it exports no tool — export what defineTool returns';
 }
 
-async function loadHttpTools(source: ProjectSource, broken: Set<string>): Promise<LoadedTool[]> {
+async function loadHttpTools(
+  source: ProjectSource,
+  secrets: UsedSecrets,
+  broken: Set<string>,
+): Promise<LoadedTool[]> {
   const loaded: LoadedTool[] = [];
   for (const [index, name] of source.declared.tools.http.entries()) {
     const yaml = await readYamlFile(source.pathOf(name), source.shownPathOf(name));
@@ -119,7 +126,7 @@ async function loadHttpTools(source: ProjectSource, broken: Set<string>): Promis
       const at = ['tools', toolName];
       const problem: LoadedTool['problem'] = (message, under = []) =>
         yaml.problemAt([...at, ...under], message);
-      const make = () => createHttpTool(toolName, declaration, { env: source.env, secrets: source.env });
+      const make = () => createHttpTool(toolName, declaration, { env: source.env, secrets: secrets.read });
       const tool = makeTool(make, (each) => source.problems.push(problemIn(yaml, at, each)));
       if (tool === null) broken.add(toolName);
       else loaded.push({ tool, approval: null, problem });
@@ -130,6 +137,7 @@ async function loadHttpTools(source: ProjectSource, broken: Set<string>): Promis
 
 async function loadMcpTools(
   source: ProjectSource,
+  secrets: UsedSecrets,
   connections: McpConnection[],
   broken: Set<string>,
 ): Promise<LoadedTool[]> {
@@ -142,7 +150,7 @@ async function loadMcpTools(
     const connection = new McpConnection({
       name: server,
       server: declared,
-      secrets: source.env,
+      secrets: secrets.read,
       dir: source.dir,
     });
     connections.push(connection);

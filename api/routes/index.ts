@@ -2,8 +2,10 @@ import type { Route } from '../route.js';
 import { listActiveRunLimitsRoute, putActiveRunLimitRoute } from './active-run-limits.js';
 import { listAgentsRoute } from './agents.js';
 import { putTenantBudgetRoute, readTenantBudgetRoute } from './budgets.js';
+import { listCheckpointsRoute, readCheckpointRoute } from './checkpoints.js';
 import { listCommandsRoute, readCommandRoute, submitCommandRoute } from './commands.js';
 import { clearCooldownRoute, listCooldownsRoute } from './cooldowns.js';
+import { forkRunRoute } from './forks.js';
 import { healthRoute, readinessRoute } from './health.js';
 import { listInterruptsRoute, readInterruptRoute } from './interrupts.js';
 import { listReconciliationsRoute, readReconciliationRoute, settleEffectRoute } from './reconciliations.js';
@@ -23,11 +25,7 @@ import {
   listStandingGrantsRoute,
   revokeStandingGrantRoute,
 } from './standing-grants.js';
-import {
-  backfillScheduleRoute,
-  listOccurrencesRoute,
-  runScheduleNowRoute,
-} from './schedule-occurrences.js';
+import { backfillScheduleRoute, listOccurrencesRoute, runScheduleNowRoute } from './schedule-occurrences.js';
 import {
   changeScheduleRoute,
   createScheduleRoute,
@@ -51,6 +49,7 @@ import {
   replayWebhookRoute,
   testWebhookEndpointRoute,
 } from './webhook-deliveries.js';
+import { streamTenantRoute } from './tenant-stream.js';
 import {
   createWebhookEndpointRoute,
   disableWebhookEndpointRoute,
@@ -68,6 +67,7 @@ export const ROUTES: readonly Route[] = [
   listRunRetriesRoute,
   listEventsRoute,
   streamRunRoute,
+  streamTenantRoute,
   readTranscriptRoute,
   readStoryRoute,
   exportRunRoute,
@@ -81,6 +81,9 @@ export const ROUTES: readonly Route[] = [
   postMessageRoute,
   listMessagesRoute,
   readMessageRoute,
+  listCheckpointsRoute,
+  readCheckpointRoute,
+  forkRunRoute,
   submitCommandRoute,
   listCommandsRoute,
   readCommandRoute,

@@ -1,7 +1,9 @@
 import { z } from 'zod';
-import type { Request } from 'express';
 import { HoldfastError } from '../../shared/domain/errors.js';
 import { readRunHead } from '../../shared/ledger/reads/read-events.js';
+import { refuseWhenFull } from '../event-stream.js';
+import { refuseGone } from '../events-gone.js';
+import { lastEventIdOf } from '../last-event-id.js';
 import { defineRawRoute } from '../route.js';
 import { foundOf, runKeyOf } from '../run-key.js';
 import { streamRun } from '../run-stream.js';
@@ -19,11 +21,28 @@ export const streamRunRoute = defineRawRoute(
       'with the first event. An id is a place in this run and in no other: one that this run has not ' +
       'reached is refused. A silent stream sends comments. It ends when the run has ended and its last ' +
       'event is sent; a reader that comes back then is answered 204, which tells an EventSource to stay' +
-      ' away. A reader that takes nothing for a while is cut off and resumes from its last id.',
+      ' away. A reader that takes nothing for a while is cut off and resumes from its last id. Events that were let go are' +
+      ' 410 with the state of the run instead; docs/events.md lists every type.',
     authenticated: true,
     headers: { 'Last-Event-ID': 'The last id seen. Counts before the query parameter.' },
     query: z.strictObject({
       last_event_id: z.string().optional().meta({ description: 'For clients that cannot set the header.' }),
+      from: z
+        .string()
+        .regex(/^[1-9][0-9]{0,15}$/, { error: 'must be the sequence of an event, from 1' })
+        .optional()
+        .meta({
+          description:
+            'The first event to send. A Last-Event-ID counts before it: it is where a reader was cut off.',
+        }),
+      state: z
+        .enum(['true', 'false'])
+        .default('false')
+        .meta({
+          description:
+            'Beside the events: `state.snapshot` first, then `state.delta` (JSON Patch) after the events that changed something. ' +
+            'These are no events of the run: their `seq` is that of the event as of which they hold.',
+        }),
     }),
     replies: {
       200: { description: 'The stream.', mediaType: 'text/event-stream' },
@@ -31,6 +50,7 @@ export const streamRunRoute = defineRawRoute(
     },
     errors: [
       'run_not_found',
+      'events_gone',
       'last_event_id_invalid',
       'invalid_request',
       'rate_limited',
@@ -40,33 +60,21 @@ export const streamRunRoute = defineRawRoute(
   async (input, deps, request, response) => {
     const key = runKeyOf(input);
     const head = foundOf(await readRunHead(deps.pool, key), key);
-    const asked = lastEventIdOf(request, input.query.last_event_id);
+    const asked = lastEventIdOf(request, input.query.last_event_id) ?? beforeFirst(input.query.from);
     const after = placeOf(asked, head.eventSeq);
     if (asked !== undefined && head.ended && after === head.eventSeq) {
       response.status(204).end();
       return;
     }
-    if (deps.hub.subscriptions() >= deps.limits.streamsMax) {
-      throw new HoldfastError(
-        'rate_limited',
-        `This process serves ${deps.limits.streamsMax} streams already. Come again later, or read ` +
-          '…/events.',
-      );
-    }
-    response.status(200).setHeader('content-type', 'text/event-stream; charset=utf-8');
-    response.setHeader('cache-control', 'no-cache, no-transform');
-    // Proxies that buffer would hold events back.
-    response.setHeader('x-accel-buffering', 'no');
-    response.flushHeaders();
-    if (request.method === 'HEAD') response.end();
-    else await streamRun(deps, key, after, response);
+    await refuseGone(deps, key, head, after);
+    refuseWhenFull(deps);
+    await streamRun(deps, key, { after, state: input.query.state === 'true' }, request, response);
   },
 );
 
-function lastEventIdOf(request: Request, fromQuery: string | undefined): string | undefined {
-  const header = request.headers['last-event-id'];
-  return header === undefined ? fromQuery : String(header);
-}
+/** The event before the first that is wanted. */
+const beforeFirst = (from: string | undefined): string | undefined =>
+  from === undefined ? undefined : String(Number(from) - 1);
 
 function placeOf(asked: string | undefined, eventSeq: number): number {
   if (asked === undefined) return 0;

@@ -4,6 +4,7 @@ import { listEffects } from '../../shared/ledger/reads/read-effects.js';
 import { readEventPage, readRunHead } from '../../shared/ledger/reads/read-events.js';
 import { listMessages, listTransitions } from '../../shared/ledger/reads/read-trail.js';
 import { decodeCursor, decodeSequence, encodeCursor } from '../cursor.js';
+import { refuseGone } from '../events-gone.js';
 import { defineRoute, reply } from '../route.js';
 import { foundOf, runKeyOf } from '../run-key.js';
 import { PageQuery } from '../views/common.js';
@@ -23,7 +24,8 @@ const ERRORS_OF_A_LIST = [
   'ledger_unavailable',
 ] as const;
 const SEQUENCE_CURSOR = 'The cursor is the sequence of the last row seen.';
-const Place = z.int().min(0);
+// What a fork inherits stands at turn 0, at steps up to 0.
+const Place = z.int32();
 
 /** GET /v1/runs/{run_id}/transitions: every move of the run in both regions, chained by digest. */
 export const listTransitionsRoute = defineRoute(
@@ -60,15 +62,16 @@ export const listEventsRoute = defineRoute(
     authenticated: true,
     query: z.strictObject(PageQuery),
     replies: { 200: { description: 'One page.', body: RunEventListView } },
-    errors: ERRORS_OF_A_LIST,
+    errors: ['events_gone', ...ERRORS_OF_A_LIST],
   },
-  async (input, { pool }) => {
+  async (input, deps) => {
     const key = runKeyOf(input);
     // Sequences have no upper end before the head is known, and the page brings the head along.
     const after = decodeSequence(input.query.cursor, Number.MAX_SAFE_INTEGER);
     const page = { after, limit: input.query.limit, bytesMax: PAGE_BYTES_MAX };
-    const { head, events } = foundOf(await readEventPage(pool, key, page), key);
+    const { head, events } = foundOf(await readEventPage(deps.pool, key, page), key);
     decodeSequence(input.query.cursor, head.eventSeq);
+    await refuseGone(deps, key, head, after);
     const last = events.at(-1)?.seq ?? after;
     return reply(200, {
       events: events.map(({ seq, type, at, dataText }) => ({
@@ -98,7 +101,7 @@ export const listEffectsRoute = defineRoute(
     const scope = { list: 'effects', tenant: key.tenantId, run: key.runId };
     const { cursor, limit } = input.query;
     const place = z.tuple([Place, Place, Place, Place]);
-    const after = cursor === undefined ? ([0, 0, -1, 0] as const) : decodeCursor(scope, cursor, place);
+    const after = cursor === undefined ? ([-1, 0, 0, 0] as const) : decodeCursor(scope, cursor, place);
     foundOf(await readRunHead(pool, key), key);
     const effects = await listEffects(pool, key, { after, limit });
     const last = effects.length < limit ? undefined : effects.at(-1);
@@ -125,7 +128,7 @@ export const readTranscriptRoute = defineRoute(
     const scope = { list: 'transcript', tenant: key.tenantId, run: key.runId };
     const { cursor, limit } = input.query;
     const place = z.tuple([Place, Place, Place]);
-    const after = cursor === undefined ? ([0, 0, -1] as const) : decodeCursor(scope, cursor, place);
+    const after = cursor === undefined ? ([-1, 0, 0] as const) : decodeCursor(scope, cursor, place);
     foundOf(await readRunHead(pool, key), key);
     const messages = await listMessages(pool, key, { after, limit });
     const last = messages.length < limit ? undefined : messages.at(-1);

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { FORK_MODES, FORK_PINS } from '../../shared/domain/checkpoints.js';
 import { COMMAND_KINDS } from '../../shared/domain/control-table.js';
 import { ON_CANCEL } from '../../shared/domain/delegates.js';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
@@ -158,6 +159,41 @@ const RunChildrenView = z
   })
   .meta({ id: 'RunChildren' });
 
+const RunForksView = z
+  .strictObject({
+    forked_from: z
+      .strictObject({
+        run_id: z.string(),
+        checkpoint_id: z.string(),
+        after_step: z.int().meta({ description: 'The source’s last step that the fork holds.' }),
+        mode: z.enum(FORK_MODES),
+        pins: z.enum(FORK_PINS),
+        edits: AnyJson.meta({ description: 'What was changed on purpose.' }),
+        actor_id: z.string(),
+        authority: z.string(),
+        at: Time,
+      })
+      .nullable()
+      .meta({ description: 'Null for a run that is no fork.' }),
+    inherited_effects: z.int().meta({
+      description: 'Effects before the cut, read-only; no count of this run has them in it.',
+    }),
+    total: z.int(),
+    runs: z
+      .array(
+        z.strictObject({
+          run_id: z.string(),
+          checkpoint_id: z.string(),
+          mode: z.enum(FORK_MODES),
+          state: State,
+          at: Time,
+        }),
+      )
+      .readonly()
+      .meta({ description: 'The forks of this run; at most 100, the newest first.' }),
+  })
+  .meta({ id: 'RunForks' });
+
 const EffectGroupView = z
   .strictObject({
     count: z.int(),
@@ -283,12 +319,16 @@ export const RunView = z
       open: z.array(OpenEffectView).readonly().meta({ description: 'At most 100; the counts are of all.' }),
     }),
     children: RunChildrenView.meta({ description: 'The runs that this one started, and waits for.' }),
+    forks: RunForksView.meta({ description: 'Which run it was forked from, and which were forked from it.' }),
     control: RunControlView,
     compensation: CompensationReportView.nullable().meta({
       description: 'What is undone and what is left; null for a run that undoes nothing.',
     }),
     budget: RunBudgetView,
     recovery: z.strictObject({
+      checkpoint_id: z.string().nullable().meta({
+        description: 'The newest checkpoint; null where the events of the run are not held any more.',
+      }),
       event_seq: z.int(),
       trail_position: z.int(),
       last_transition_digest: z.string(),

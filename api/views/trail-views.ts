@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { EFFECT_CLASSES } from '../../shared/domain/effect-classes.js';
 import { EFFECT_STATES } from '../../shared/domain/effect-machine.js';
+import { EVENT_TYPES, STATE_TYPES } from '../../shared/domain/run-events.js';
 import { AnyJson, NextCursor, Sha256, Time } from './common.js';
 import { ReconciliationView } from './run-views.js';
 
@@ -26,7 +27,16 @@ export const TransitionListView = z
 
 /** One durable event, the same here and in the stream. */
 export const RunEventView = z
-  .strictObject({ run_id: z.string(), seq: z.int(), type: z.string(), at: Time, data: AnyJson })
+  .strictObject({
+    run_id: z.string(),
+    seq: z.int(),
+    type: z.string().meta({
+      description: 'What happened; new types may come. See docs/events.md.',
+      examples: [...Object.keys(EVENT_TYPES), ...Object.keys(STATE_TYPES)],
+    }),
+    at: Time,
+    data: AnyJson,
+  })
   .meta({ id: 'RunEvent' });
 
 /** A page of events in order. */
@@ -36,7 +46,7 @@ export const RunEventListView = z
 
 const MessageView = z
   .strictObject({
-    turn: z.int(),
+    turn: z.int().meta({ description: '0: inherited by a fork, at steps up to 0.' }),
     step: z.int(),
     position: z
       .int()
@@ -96,10 +106,19 @@ export const SettlementView = z
 const EffectView = z
   .strictObject({
     effect_id: z.string(),
+    run_id: z.string().meta({ description: 'Whose it is: another run’s where it is inherited.' }),
+    inherited: z.boolean().meta({
+      description:
+        'Of the runs that this one was forked from, before the cut; its place is turn 0, read-only.',
+    }),
     turn: z.int(),
     step: z.int(),
     slot: z.int(),
     redo: z.int(),
+    reuses: z.string().nullable().meta({
+      description: 'The effect of another run whose receipt answered this call, so that nothing was sent.',
+    }),
+    simulated: z.boolean().meta({ description: 'Of a fork that sends nothing.' }),
     supersedes: z.string().nullable(),
     compensates: z.string().nullable().meta({ description: 'The effect that this one undoes.' }),
     call_id: z.string(),

@@ -30,13 +30,6 @@ export const OCCURRENCE_REASONS = [
 ] as const;
 export type OccurrenceReason = (typeof OCCURRENCE_REASONS)[number];
 
-/** What of a schedule's occurrences a person is told (SPEC 10): what became no run. A failed run tells of itself. */
-export const TOLD_OCCURRENCES = [
-  'skipped',
-  'missed',
-  'refused',
-] as const satisfies readonly OccurrenceState[];
-
 const MINUTE = 60;
 const DAY = 24 * 3_600;
 

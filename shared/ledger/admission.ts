@@ -89,34 +89,18 @@ export interface PreparedRun {
 /** Resolves the agent's pointer, fills the contract and mints the ids of a run. Writes nothing. */
 export async function prepareRun(db: Db, request: RunRequest): Promise<PreparedRun> {
   const { agent, input, contract } = request;
-  const { rows } = await db.query<{ agentVersion: string; manifest: AgentManifest }>({
+  const { rows } = await db.query<AgentVersion>({
     ...CURRENT_AGENT,
     values: [agent],
   });
-  const current = rows[0];
   // A replay is answered even when the agent is gone: the key decides before anything else.
-  const filled = current === undefined ? contract : withAgentLimits(contract, current.manifest);
-  const fault = current === undefined ? null : budgetFault(contract, current.manifest);
+  const { fault, ...terms } = termsOf(contract, rows[0]);
   const run = {
     run_id: request.runId ?? newId('run'),
     job_id: newId('job'),
     agent,
-    agent_version: current?.agentVersion ?? null,
-    pins: {
-      agent_version: current?.agentVersion ?? null,
-      model: current?.manifest.model.model ?? null,
-      // What it may call and what it may ask, by name.
-      tools: Object.fromEntries(
-        [...(current?.manifest.tools ?? []), ...(current?.manifest.questions ?? [])].map(
-          ({ name, version }) => [name, version],
-        ),
-      ),
-      ...PIN_VERSIONS,
-    },
-    contract: filled,
-    budget_lines: budgetLines(budgetOf(filled)),
+    ...terms,
     budget_unmet: fault !== null,
-    contract_sha256: digestOf(filled as unknown as JsonValue),
     input,
     input_text: typeof input === 'string' ? input : canonicalJson(input),
     task_queue: request.taskQueue,
@@ -167,6 +151,38 @@ export async function underOneKey<A>(call: () => Promise<A>): Promise<A> {
       if (refusalOf(error) !== 'key_taken' || race >= KEY_RACES_MAX) throw error;
     }
   }
+}
+
+/** An agent version with its manifest. */
+export interface AgentVersion {
+  readonly agentVersion: string;
+  readonly manifest: AgentManifest;
+}
+
+/** What a run is bound to under a version of its agent, in the words of the ledger's functions. */
+export function termsOf(contract: RunContract, agent: AgentVersion | undefined) {
+  const manifest = agent?.manifest;
+  const filled = manifest === undefined ? contract : withAgentLimits(contract, manifest);
+  return {
+    agent_version: agent?.agentVersion ?? null,
+    pins: {
+      agent_version: agent?.agentVersion ?? null,
+      model: manifest?.model.model ?? null,
+      // What it may call and what it may ask, by name.
+      tools: Object.fromEntries(
+        [...(manifest?.tools ?? []), ...(manifest?.questions ?? [])].map(({ name, version }) => [
+          name,
+          version,
+        ]),
+      ),
+      ...PIN_VERSIONS,
+    },
+    contract: filled,
+    contract_sha256: digestOf(filled as unknown as JsonValue),
+    budget_lines: budgetLines(budgetOf(filled)),
+    /** A budget that this agent has nothing of. */
+    fault: manifest === undefined ? null : budgetFault(contract, manifest),
+  };
 }
 
 /** The contract with every number in force: the agent's limits where the request left one out, or asked for more. */

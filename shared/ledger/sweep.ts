@@ -79,3 +79,17 @@ export async function closeOrphan(
   const answer = await callFunction(db, CLOSE_ORPHAN, [runId, expectedEpoch, reason]);
   return answer['kind'] === 'closed' ? (answer['state'] as RunState) : undefined;
 }
+
+/**
+ * Lets go of the events of at most `limit` runs that ended longer than `keepSeconds` ago. What they did stays.
+ *
+ * @returns of how many runs
+ */
+export async function trimEvents(db: Db, keepSeconds: number, limit: number): Promise<number> {
+  const { rows } = await db.query<{ count: number }>({
+    name: 'ledger/trim-events',
+    text: 'select holdfast.trim_events($1, $2) as count',
+    values: [keepSeconds, limit],
+  });
+  return rows[0]?.count ?? 0;
+}

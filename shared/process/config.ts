@@ -27,6 +27,8 @@ export interface HoldfastConfig {
   readonly taskQueue: string;
   /** How often an activity in flight says that it lives, in seconds. */
   readonly heartbeatSeconds: number;
+  /** How many days the events of an ended run are kept; 0 keeps them for ever. */
+  readonly keepEventsDays: number;
   readonly logLevel: LogLevel;
   /** What seals and opens the secrets of webhooks; null: this process can do neither. */
   readonly secretKeys: SecretKeys | null;
@@ -119,6 +121,11 @@ const SETTINGS = z.object({
     .transform(Number)
     .pipe(z.int().min(1).max(300))
     .default(10),
+  HOLDFAST_KEEP_EVENTS_DAYS: z
+    .string()
+    .regex(/^\d{1,5}$/)
+    .transform(Number)
+    .default(0),
   HOLDFAST_LOG_LEVEL: z.enum(LOG_LEVELS).default('info'),
   HOLDFAST_SECRET_KEY: z
     .string()
@@ -152,6 +159,7 @@ const WANTED: Readonly<Record<SettingName, string>> = {
   HOLDFAST_TEMPORAL_UI_PORT: A_PORT,
   HOLDFAST_TASK_QUEUE: '1 to 100 letters, digits, dots, dashes or underscores',
   HOLDFAST_HEARTBEAT_SECONDS: 'a whole number of seconds from 1 to 300',
+  HOLDFAST_KEEP_EVENTS_DAYS: 'a whole number of days (0 keeps the events of ended runs for ever)',
   HOLDFAST_LOG_LEVEL: `one of ${LOG_LEVELS.join(', ')}`,
   HOLDFAST_SECRET_KEY:
     '32 random bytes in base64, or several such keys with commas between, the newest first',
@@ -205,6 +213,7 @@ function toConfig(
     temporalUiPort: settings.HOLDFAST_TEMPORAL_UI_PORT,
     taskQueue: settings.HOLDFAST_TASK_QUEUE,
     heartbeatSeconds: settings.HOLDFAST_HEARTBEAT_SECONDS,
+    keepEventsDays: settings.HOLDFAST_KEEP_EVENTS_DAYS,
     logLevel: settings.HOLDFAST_LOG_LEVEL,
     secretKeys:
       settings.HOLDFAST_SECRET_KEY === undefined ? null : createSecretKeys(settings.HOLDFAST_SECRET_KEY),

@@ -53,7 +53,7 @@ test('case 28: who comes later sees what is asked, and who comes back sees that 
     RunView.parse(await (await api.request(`/v1/runs/${runId}`)).json()).control.interrupts;
   const a = await openStream(api, runId);
   await a.seen((await ledger.events(runId)).length);
-  const last = a.events.at(-1)?.id ?? 0;
+  const last = Number(a.events.at(-1)?.id ?? 0);
   a.cut();
 
   const b = await openStream(api, runId);

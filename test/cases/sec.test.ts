@@ -1,75 +1,86 @@
-import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
-import { judge } from '../support/judge.js';
-import { arrived, checkRun, modelRequests } from '../support/run-checks.js';
-import { call, reply, script, when } from '../support/scripts.js';
-import { startWorld, until, type World } from '../support/world.js';
+import { ROUTES } from '../../api/routes/index.js';
+import { newGate, newUnknown } from '../support/desk.js';
+import { openLedger } from '../support/ledger-world.js';
+import { startTestApi } from '../support/test-api.js';
 
-// FAULTS S13: a model that never stops is stopped, whatever it does all the time, by the limit that it meets first; what it
-// used is counted once over restarts of the worker and fresh histories.
-
-const FOR_EVER = 40;
-const never = (step: (n: number) => Readonly<Record<string, unknown>>) =>
-  Array.from({ length: FOR_EVER }, (_, n) => step(n));
-const usage = { inputTokens: 1_000, outputTokens: 500 };
-
-/** What the model does for ever, what stops it, and how often the model and the target are asked at most. */
-interface Loop {
-  readonly step: (n: number) => Readonly<Record<string, unknown>>;
-  readonly contract: Readonly<Record<string, unknown>>;
-  readonly stoppedBy: string;
-  readonly requests: number | null;
-  readonly arrivals: number | null;
-}
-
-const paying = (n: number) => reply(call('pay', { note: `${n} {{input}}` }));
-// prettier-ignore
-const LOOPS: Readonly<Record<string, Loop>> = {
-  steps:     { step: paying, contract: { limits: { steps_max: 9 } }, stoppedBy: 'limit_steps', requests: 9, arrivals: 9 },
-  // Calls past the limit are refused to the model; one that asks on is stopped by its steps.
-  calls:     { step: paying, contract: { limits: { steps_max: 9, tool_calls_max: 6 } }, stoppedBy: 'limit_steps', requests: 9, arrivals: 6 },
-  reads:     { step: () => reply('look'), contract: { limits: { steps_max: 9 } }, stoppedBy: 'limit_steps', requests: 9, arrivals: 9 },
-  // No call of it ever reaches a tool.
-  nonsense:  { step: () => reply('no_such_tool'), contract: { limits: { steps_max: 9 } }, stoppedBy: 'limit_steps', requests: 9, arrivals: 0 },
-  tokens:    { step: (n) => ({ ...paying(n), usage }), contract: { budget: { tokens: 20_000 } }, stoppedBy: 'limit_tokens', requests: null, arrivals: null },
-  amounts:   { step: paying, contract: { budget: { effects: [{ tool: 'pay', count: 6 }] } }, stoppedBy: 'limit_effects', requests: 7, arrivals: 6 },
-  time:      { step: (n) => ({ ...paying(n), delayMs: 300 }), contract: { limits: { wall_clock_seconds: 5 } }, stoppedBy: 'limit_wall_clock', requests: null, arrivals: null },
+/** A body that each changing route would take of the right tenant; a route that is not here is no test passed by. */
+const BODIES: Readonly<Record<string, (ids: Readonly<Record<string, string>>) => object>> = {
+  submitCommand: () => ({ kind: 'cancel' }),
+  resolveInterrupt: ({ scope_sha256 }) => ({ decision: 'approve', scope_sha256 }),
+  settleEffect: () => ({ decided: 'not_committed', note: 'Not found.' }),
+  judgeJob: () => ({ decision: 'reject', note: 'No.' }),
 };
 
-test('a model that calls tools for ever is stopped by each limit, over restarts and fresh histories (S13)', async () => {
-  const world = await startWorld({
-    workers: 0,
-    historyEventsMax: 50,
-    script: script(...Object.entries(LOOPS).map(([word, { step }]) => when(word, ...never(step)))),
-  });
-  const worker = await world.startWorker();
-  const runs = await Promise.all(
-    Object.entries(LOOPS).map(async ([word, loop]) => ({
-      ...{ word, ...loop },
-      runId: await world.admit({ input: `${word} ${randomUUID()}`, contract: loop.contract }),
-    })),
+test('case 100: every route about one thing answers 404 to another tenant, and changes nothing of it', async () => {
+  const ledger = await openLedger();
+  const api = await startTestApi({ databaseUrl: ledger.url });
+  const gate = await newGate(ledger);
+  const unknown = await newUnknown(ledger);
+  const { runId } = gate.run;
+  const [job] = await ledger.rows<{ job_id: string }>(
+    'select job_id from holdfast.runs where run_id = $1',
+    runId,
   );
-  await world.starter.round();
-  await until('each has got some way', async () => {
-    const rows = await Promise.all(runs.map(({ runId }) => world.runRow(runId)));
-    return rows.every(({ step, ended_at }) => step >= 4 || ended_at !== null);
+  const effectId = (await unknown.effect()).effect_id;
+  const command = await api.request(`/v1/runs/${unknown.run.runId}/commands`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', 'idempotency-key': 'mine' },
+    body: '{"kind":"pause"}',
   });
-  await worker.stop();
-  await world.startWorker();
-  for (const { runId, stoppedBy, requests, arrivals } of runs) {
-    expect(await world.waitFor(runId, 'ended')).toMatchObject({ state: 'failed', reason: stoppedBy });
-    const seen = Object.values(arrived(world, runId));
-    // A worker that is stopped in the middle lets what it began end, so nothing is asked again.
-    if (requests !== null) expect(modelRequests(world, runId).length).toBe(requests);
-    if (arrivals !== null) expect(seen).toEqual(Array(arrivals).fill(1));
-    expect(seen.length).toBeLessThan(FOR_EVER);
-    await checkRun(world, runId);
-  }
-  const longest = runs.find(({ word }) => word === 'tokens');
-  expect(await executionsOf(world, longest?.runId ?? '')).toBeGreaterThan(1);
-  expect(await judge(world, world.targetLog())).toEqual([]);
-}, 60_000);
+  const ids: Record<string, string> = {
+    ...{ run_id: runId, job_id: job!.job_id, interrupt_id: gate.interruptId, effect_id: effectId },
+    ...{ command_id: ((await command.json()) as { command_id: string }).command_id },
+    scope_sha256: gate.scopeSha256,
+  };
+  const before = [await ledger.footprint(runId), await ledger.footprint(unknown.run.runId)];
+  const waits = await ledger.rows('select * from holdfast.interrupts order by 1');
+  const commands = await ledger.rows('select * from holdfast.commands order by 1');
 
-async function executionsOf(world: World, runId: string): Promise<number> {
-  return (await world.rows('select 1 from holdfast.run_executions where run_id = $1', runId)).length;
-}
+  const asked: string[] = [];
+  for (const { spec } of ROUTES) {
+    const names = [...spec.path.matchAll(/\{(\w+)\}/g)].map(([, name]) => name ?? '');
+    // Things that this test makes none of have tests of their own.
+    if (names.length === 0 || names.some((name) => ids[name] === undefined)) continue;
+    const path = names.reduce((text, name) => text.replace(`{${name}}`, ids[name] ?? ''), spec.path);
+    const body = spec.method === 'get' ? undefined : BODIES[spec.operationId];
+    expect([spec.operationId, spec.method === 'get' || body !== undefined]).toStrictEqual([
+      spec.operationId,
+      true,
+    ]);
+    const response = await api.request(path, {
+      ...{ tenant: 'other', method: spec.method.toUpperCase() },
+      headers: {
+        'content-type': 'application/json',
+        'idempotency-key': `theirs-${spec.operationId}`,
+        'last-event-id': '1',
+      },
+      ...(body === undefined ? {} : { body: JSON.stringify(body(ids)) }),
+    });
+    const text = await response.text();
+    expect([spec.operationId, response.status]).toStrictEqual([spec.operationId, 404]);
+    expect(text).not.toContain('tool_');
+    asked.push(spec.operationId);
+  }
+  expect(asked).toEqual(
+    expect.arrayContaining(['readRun', 'streamRun', 'exportRun', ...Object.keys(BODIES)]),
+  );
+
+  // Ids in a query find nothing, whatever they name.
+  for (const query of [
+    `runs?parent=${runId}`,
+    `runs?job_id=${ids['job_id']}`,
+    `interrupts?run_id=${runId}`,
+    `interrupts?root_run_id=${runId}`,
+    `reconciliations?run_id=${unknown.run.runId}`,
+  ]) {
+    const page = (await (await api.request(`/v1/${query}`, { tenant: 'other' })).json()) as Record<
+      string,
+      unknown
+    >;
+    expect([query, Object.values(page).find(Array.isArray)]).toStrictEqual([query, []]);
+  }
+  expect([await ledger.footprint(runId), await ledger.footprint(unknown.run.runId)]).toStrictEqual(before);
+  expect(await ledger.rows('select * from holdfast.interrupts order by 1')).toStrictEqual(waits);
+  expect(await ledger.rows('select * from holdfast.commands order by 1')).toStrictEqual(commands);
+});

@@ -52,7 +52,12 @@ export class LedgerRun implements Speaker {
   }
 
   async commit(...entries: readonly TrailEntry[]): Promise<void> {
-    await commitTrail(this.world.db, this, this.trail(...entries));
+    await this.send(this.trail(...entries));
+  }
+
+  /** Commits a trail, perhaps not for the first time. */
+  async send(trail: Trail): Promise<void> {
+    await commitTrail(this.world.db, this, trail);
   }
 
   async start(): Promise<void> {
@@ -101,6 +106,8 @@ export class LedgerRun implements Speaker {
       readonly execution?: string;
       readonly complete?: boolean;
       readonly usage?: ModelResponse['usage'];
+      /** The call of this slot is refused for no reason in particular. */
+      readonly refusedSlot?: number;
     } = {},
   ): ReturnType<typeof commitModelResponse> {
     const text = options.text ?? 'Done.';
@@ -124,7 +131,9 @@ export class LedgerRun implements Speaker {
         },
         plan,
         assistant: { parts: [{ type: 'text', text }] },
-        refused: [],
+        refused: [options.refusedSlot].flatMap((slot) =>
+          slot === undefined ? [] : [{ slot, code: 'x', content: { callId: `call_${slot}`, text: 'No.' } }],
+        ),
         chunks: [],
         complete: options.complete ?? false,
       },

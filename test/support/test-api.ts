@@ -1,4 +1,5 @@
 import { createServer, connect } from 'node:net';
+import type { IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { afterAll } from 'vitest';
 import type { Pool } from 'pg';
@@ -6,6 +7,7 @@ import { createApp } from '../../api/app.js';
 import { DEFAULT_LIMITS } from '../../api/deps.js';
 import type { ApiDeps, ApiLimits } from '../../api/deps.js';
 import { startHttpServer } from '../../api/http-server.js';
+import { ACTOR_HEADER } from '../../api/identity.js';
 import { checkReadiness } from '../../api/readiness.js';
 import { canonicalActor } from '../../shared/domain/actors.js';
 import { ROLES } from '../../shared/domain/roles.js';
@@ -22,6 +24,8 @@ export interface TestApi {
   readonly port: number;
   readonly pool: Pool;
   readonly hub: EventHub;
+  /** What the API's streams listen on for its stop. */
+  readonly stopping: AbortSignal;
   /** Everything the API logged so far. */
   readonly logged: () => string;
   /** Sends a request; `tenant` is `default` unless given. */
@@ -61,6 +65,9 @@ export async function startTestApi(options: {
   readonly webhooks?: ApiDeps['webhooks'];
   /** Where its runs wait for a worker; nobody listens unless given. */
   readonly taskQueue?: string;
+  /** Looks before the headers say who asks; what it throws is the answer. */
+  readonly admit?: (headers: IncomingHttpHeaders) => void;
+  readonly timeouts?: Parameters<typeof startHttpServer>[2];
 }): Promise<TestApi> {
   const lines: string[] = [];
   const log = createLogger({
@@ -78,22 +85,25 @@ export async function startTestApi(options: {
   const stopping = new AbortController();
   const app = createApp({
     ...{ pool, hub, log, taskQueue: options.taskQueue ?? 'test', stopping: stopping.signal },
-    authenticate: ({ headers }) => ({
-      tenantId: String(headers['x-tenant'] ?? 'default'),
-      actorId: canonicalActor(String(headers['x-actor'] ?? 'tester')) ?? 'tester',
-      roles: ROLES.filter((role) => (headers['x-roles'] ?? ROLES.join()).includes(role)),
-    }),
+    authenticate: ({ headers }) => {
+      options.admit?.(headers);
+      return {
+        tenantId: String(headers['x-tenant'] ?? 'default'),
+        actorId: canonicalActor(String(headers['x-actor'] ?? headers[ACTOR_HEADER] ?? 'tester')) ?? 'tester',
+        roles: ROLES.filter((role) => (headers['x-roles'] ?? ROLES.join()).includes(role)),
+      };
+    },
     readiness: () =>
       checkReadiness({ pool, hub, schemaLevel: () => Promise.resolve({ ok: true, evidence: 'test' }) }),
     limits: { ...DEFAULT_LIMITS, requestsPerMinute: 0, ...options.limits },
     webhooks: options.webhooks ?? { keys: null, allow: [] },
   });
-  const server = await startHttpServer(app, { host: '127.0.0.1', port: 0 });
+  const server = await startHttpServer(app, { host: '127.0.0.1', port: 0 }, options.timeouts);
   const request: TestApi['request'] = (path, { tenant = 'default', ...init } = {}) =>
     fetch(server.url + path, { ...init, headers: { 'x-tenant': tenant, ...init.headers } });
   let closed = false;
   const api: TestApi = {
-    ...{ url: server.url, port: server.port, pool, hub, request },
+    ...{ url: server.url, port: server.port, pool, hub, request, stopping: stopping.signal },
     logged: () => lines.join(''),
     start: ({ key, tenant, body, headers } = {}) =>
       request('/v1/runs', {

@@ -39,6 +39,8 @@ import {
 export { connectTemporal, type WorldTemporal } from './world-temporal.js';
 
 export interface WorldOptions extends WorldProject {
+  /** The environment in which the project is loaded, for its secrets; empty unless given. */
+  readonly env?: Readonly<Record<string, string | undefined>>;
   /** Silence after which Temporal takes an activity for lost. Default 2; worker processes take whole seconds. */
   readonly heartbeatSeconds?: number;
   readonly historyEventsMax?: number;
@@ -138,7 +140,7 @@ export async function startWorld(options: WorldOptions = {}): Promise<World> {
   const target = await startHttpTarget({ logPath: join(folder, 'target.jsonl') });
   const targetUrl = (await options.targetUrlOf?.(target.url)) ?? target.url;
   const projectPath = await writeProject(join(folder, 'project'), targetUrl, options);
-  const project = await loadProject(projectPath, {});
+  const project = await loadProject(projectPath, options.env ?? {});
   const lines: string[] = [];
   const log = createLogger({
     ...{ name: 'test-worker', level: 'info' },
@@ -219,7 +221,7 @@ class RunningWorld extends LedgerView implements World {
     this.target = parts.target;
     this.log = log;
     this.starter = createStarter({ db, client, settings, log });
-    this.sweeper = createSweeper({ db, client, log, quietSeconds: 0 });
+    this.sweeper = createSweeper({ db, client, log, quietSeconds: 0, keepEventsSeconds: null });
   }
 
   logged(): string {

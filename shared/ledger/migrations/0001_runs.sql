@@ -230,6 +230,8 @@ create table holdfast.messages (
   tenant_id  text                  not null,
   role       holdfast.message_role not null,
   content    jsonb                 not null,
+  -- The event that told of it, or the next one after it: a checkpoint at or after that event holds the message.
+  as_of      bigint                not null,
   created_at timestamptz           not null default now(),
   primary key (run_id, turn, step, position)
 );

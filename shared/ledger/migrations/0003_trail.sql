@@ -10,8 +10,9 @@ create function holdfast.append_event(r holdfast.runs, p_type text, p_data jsonb
 language plpgsql as $$
 begin
   r.event_seq := r.event_seq + 1;
-  insert into holdfast.run_events (run_id, seq, tenant_id, type, data)
-    values (r.run_id, r.event_seq, r.tenant_id, p_type, p_data);
+  r.feed_xid := greatest(r.feed_xid, (pg_current_xact_id()::text)::bigint);
+  insert into holdfast.run_events (run_id, seq, tenant_id, type, data, feed_xid)
+    values (r.run_id, r.event_seq, r.tenant_id, p_type, p_data, r.feed_xid);
   return r;
 end $$;
 
@@ -134,7 +135,7 @@ begin
   update holdfast.runs set
     state = r.state, control = r.control, state_version = r.state_version, last_digest = r.last_digest,
     reason = r.reason, compensation_cause = r.compensation_cause, epoch = r.epoch, owner_execution = r.owner_execution, trail_position = r.trail_position,
-    event_seq = r.event_seq, turn = r.turn, step = r.step, model_calls = r.model_calls,
+    event_seq = r.event_seq, feed_xid = r.feed_xid, turn = r.turn, step = r.step, model_calls = r.model_calls,
     model_attempts = r.model_attempts, tool_calls = r.tool_calls, input_tokens = r.input_tokens,
     output_tokens = r.output_tokens, last_stop_reason = r.last_stop_reason, started_at = r.started_at,
     ended_at = r.ended_at, deadline_at = r.deadline_at, steps_max = r.steps_max, tool_calls_max = r.tool_calls_max,

@@ -88,9 +88,12 @@ begin
     (p_run, 1, r.tenant_id, 'run.admitted', jsonb_strip_nulls(jsonb_build_object(
       'state', 'admitted', 'control', 'active', 'state_version', 1, 'agent', r.agent,
       'agent_version', r.agent_version, 'job_id', r.job_id, 'actor_id', r.actor_id, 'parent_run_id', r.parent_run_id,
-      'thread_id', r.thread_id)));
-  insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
-    values (p_run, 1, 1, 0, r.tenant_id, 'user', jsonb_build_object('text', p_input_text));
+      'thread_id', r.thread_id, 'forked_from', holdfast.forked_from(r))));
+  -- A fork may go on from what it inherits, without a word of its own.
+  if p_input_text is not null then
+    insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content, as_of)
+      values (p_run, 1, 1, 0, r.tenant_id, 'user', jsonb_build_object('text', p_input_text), 1);
+  end if;
   perform pg_notify('holdfast_admitted', jsonb_build_object('run_id', p_run, 'tenant_id', r.tenant_id, 'agent', r.agent,
     'job_id', r.job_id, 'task_queue', r.task_queue)::text);
 end $$;

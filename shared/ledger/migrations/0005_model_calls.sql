@@ -155,7 +155,8 @@ begin
     'messages', case when r.thread_id is not null and p_known_step = 0 then holdfast.thread_history(r) else '[]' end || coalesce((
       select jsonb_agg(jsonb_build_object('step', step, 'position', position, 'role', role, 'content', content)
                        order by step, position)
-        from holdfast.messages where run_id = p_run and step > p_known_step), '[]'::jsonb));
+        -- What a fork inherits stands at the steps up to 0.
+        from holdfast.messages where run_id = p_run and (step > p_known_step or p_known_step = 0)), '[]'::jsonb));
 end $$;
 
 -- Whether an attempt still has the right to speak for the call.
@@ -214,16 +215,19 @@ begin
          stop_reason = p_summary ->> 'stopReason', left_out = p_summary -> 'leftOut', answered_at = clock_timestamp()
    where run_id = p_run and turn = p_turn and step = p_step returning * into m;
   r.last_stop_reason := m.stop_reason;
-  insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
-    values (p_run, p_turn, p_step, 1, r.tenant_id, 'assistant', p_assistant);
+  insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content, as_of)
+    values (p_run, p_turn, p_step, 1, r.tenant_id, 'assistant', p_assistant, r.event_seq + 1);
   r := holdfast.append_chunks_to(r, p_turn, p_step, p_attempt, p_chunks);
+  -- Before the event of the response: a checkpoint there holds the whole commit.
+  for v in select value from jsonb_array_elements(p_refused) loop
+    r := holdfast.write_result(r, p_turn, p_step, (v ->> 'slot')::int, v -> 'content');
+  end loop;
   r := holdfast.append_event(r, 'model.message', jsonb_build_object(
     'turn', p_turn, 'step', p_step, 'attempt', p_attempt, 'message', p_assistant,
     'stop_reason', m.stop_reason, 'usage', p_summary -> 'usage', 'model', p_summary -> 'modelId',
     'request_id', p_summary -> 'requestId')
     || case when p_summary ? 'leftOut' then jsonb_build_object('left_out', p_summary -> 'leftOut') else '{}' end);
   for v in select value from jsonb_array_elements(p_refused) loop
-    r := holdfast.write_result(r, p_turn, p_step, (v ->> 'slot')::int, v -> 'content');
     r := holdfast.append_event(r, 'tool.refused', jsonb_build_object(
       'turn', p_turn, 'step', p_step, 'slot', (v ->> 'slot')::int, 'code', v ->> 'code', 'tool', v #>> '{content,toolName}'));
   end loop;
@@ -315,14 +319,15 @@ begin
     'not_before_ms', holdfast.ms_until(v_slot));
 end $$;
 
--- Writes the one result of one tool call into the transcript. A second one for the same place is a bug.
+-- Writes the one result of one tool call into the transcript, before the event that tells of it. A second one for the
+-- same place is a bug.
 create function holdfast.write_result(r holdfast.runs, p_turn integer, p_step integer, p_slot integer, p_content jsonb)
 returns holdfast.runs language plpgsql as $$
 begin
   -- The model asked for no compensation, and reads none.
   if p_slot >= 1000 then return r; end if;
-  insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
+  insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content, as_of)
     values (r.run_id, p_turn, p_step, p_slot + 2, r.tenant_id, 'tool', p_content || jsonb_build_object(
-      'text', holdfast.edit_note(r.run_id, p_turn, p_step, p_slot) || (p_content ->> 'text')));
+      'text', holdfast.edit_note(r.run_id, p_turn, p_step, p_slot) || (p_content ->> 'text')), r.event_seq + 1);
   return r;
 end $$;

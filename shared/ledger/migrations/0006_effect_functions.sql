@@ -140,13 +140,14 @@ declare
 begin
   insert into holdfast.effects (effect_id, tenant_id, run_id, turn, step, slot, redo, supersedes, call_id, tool,
       tool_version, effect_class, namespace, idempotency_key, arguments, arguments_sha256, policy, requested_by,
-      attempts_max, series_deadline_at)
+      attempts_max, series_deadline_at, simulated)
     values (holdfast.effect_id(r.run_id, p_turn, p_step, v_slot, p_redo), r.tenant_id, r.run_id, p_turn, p_step,
       v_slot, p_redo, p_supersedes, p_plan ->> 'callId', p_plan ->> 'toolName', p_plan ->> 'toolVersion',
       p_plan ->> 'effectClass', p_plan ->> 'namespace',
       holdfast.effect_key(r.run_id, p_turn, p_step, v_slot, p_redo), p_plan ->> 'arguments',
       p_plan ->> 'argumentsSha256', p_plan -> 'policy', r.actor_id, (r.contract #>> '{retry,attempts_max}')::int,
-      clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int))
+      clock_timestamp() + make_interval(secs => (r.contract #>> '{retry,series_seconds_max}')::int),
+      coalesce(r.fork_mode = 'simulate', false))
     on conflict (namespace, idempotency_key) do nothing
     returning * into e;
   if e.effect_id is null then
@@ -236,6 +237,17 @@ begin
     perform holdfast.save_run(r);
     return holdfast.effect_standing(r, holdfast.newest_effect(p_run, p_turn, p_step, p_slot));
   end if;
+  -- What the run that this one was forked from has a receipt of is not done again; a simulation does nothing at all. What
+  -- undoes an effect of this run is this run's to do.
+  if r.fork_mode = 'simulate'
+     or r.fork_mode = 'reuse_if_identical' and e.redo = 0 and e.attempts = 0 and e.compensates is null then
+    r := holdfast.answer_from_source(r, e);
+    e := holdfast.newest_effect(p_run, p_turn, p_step, p_slot);
+    if e.settled_at is not null then
+      perform holdfast.save_run(r);
+      return holdfast.effect_standing(r, e);
+    end if;
+  end if;
   -- A resend under the same key is the same approved act; every first dispatch consumes an approval of its own.
   if (e.policy ->> 'approval') = 'required' and not v_resend and e.attempts = 0 then
     v_approval := holdfast.approval_standing(r, e);
@@ -310,21 +322,27 @@ begin
   return holdfast.claimed(r, e, p_attempt_id);
 end $$;
 
+-- Nobody is asked any more about an effect that ends without being dispatched.
+create function holdfast.withdraw_waits(r holdfast.runs, p_effect text) returns holdfast.runs language plpgsql as $$
+declare
+  v_wait record;
+begin
+  for v_wait in update holdfast.interrupts set state = 'withdrawn', decided_at = coalesce(decided_at, clock_timestamp())
+            where effect_id = p_effect and state in ('open', 'approved') returning * loop
+    r := holdfast.append_event(r, 'interrupt.withdrawn', jsonb_build_object(
+      'interrupt_id', v_wait.interrupt_id, 'kind', v_wait.kind, 'effect_id', p_effect));
+  end loop;
+  return r;
+end $$;
+
 -- A call that was refused, expired or revoked, or that a limit stops, ends undispatched, and the model hears which
 -- (SPEC 4.1, 4.3).
 create function holdfast.deny_effect(r holdfast.runs, e holdfast.effects, p_why text) returns holdfast.runs
 language plpgsql as $$
 declare
   v_note text;
-  v_wait record;
 begin
-  if p_why in ('limit', 'uncountable') then
-    for v_wait in update holdfast.interrupts set state = 'withdrawn', decided_at = coalesce(decided_at, clock_timestamp())
-              where effect_id = e.effect_id and state in ('open', 'approved') returning * loop
-      r := holdfast.append_event(r, 'interrupt.withdrawn', jsonb_build_object(
-        'interrupt_id', v_wait.interrupt_id, 'kind', v_wait.kind, 'effect_id', e.effect_id));
-    end loop;
-  end if;
+  if p_why in ('limit', 'uncountable') then r := holdfast.withdraw_waits(r, e.effect_id); end if;
   select d.note into v_note from holdfast.decisions d join holdfast.interrupts i using (interrupt_id)
    where i.effect_id = e.effect_id and d.decision = 'deny' order by d.created_at desc limit 1;
   update holdfast.effects set state = 'denied', settled_at = clock_timestamp() where effect_id = e.effect_id;
@@ -501,19 +519,18 @@ begin
     raise exception 'effect_not_found: %/%/%/%', p_run, p_turn, p_step, p_slot using errcode = 'HF007';
   end if;
   select * into e from holdfast.effects where effect_id = e.effect_id for update;
-  if e.state = 'unknown' and e.effect_class = 'read' then
-    r := holdfast.settle_lost_reads(r, e.effect_id);
-    select * into e from holdfast.effects where effect_id = e.effect_id;
-  end if;
-  if e.state = 'intended' then
-    r := holdfast.close_intended(r, p_state, e.effect_id);
-    select * into e from holdfast.effects where effect_id = e.effect_id;
-  end if;
-  if e.state in ('denied', 'withdrawn', 'superseded', 'not_committed')
+  if (e.state in ('intended', 'denied', 'withdrawn', 'superseded', 'not_committed')
+      or e.state = 'unknown' and e.effect_class = 'read')
      and not holdfast.has_result(p_run, p_turn, p_step, p_slot) then
     r := holdfast.write_result(r, p_turn, p_step, p_slot, jsonb_build_object(
       'callId', e.call_id, 'toolName', e.tool, 'text', p_result_text, 'isError', true));
   end if;
+  if e.state = 'unknown' and e.effect_class = 'read' then
+    r := holdfast.settle_lost_reads(r, e.effect_id);
+  elsif e.state = 'intended' then
+    r := holdfast.close_intended(r, p_state, e.effect_id);
+  end if;
+  select * into e from holdfast.effects where effect_id = e.effect_id;
   perform holdfast.save_run(r);
   return holdfast.effect_standing(r, e);
 end $$;

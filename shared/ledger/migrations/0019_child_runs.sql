@@ -180,7 +180,9 @@ begin
       v_refusal := r.finishing;
     elsif v_reached is null then
       r.tool_calls := r.tool_calls + 1;
-      v_refusal := holdfast.admit_child(r, v_plan, p_turn, p_step, p_child, p_versions);
+      -- Nothing leaves a simulation, and another run could send.
+      v_refusal := case when r.fork_mode = 'simulate' then 'simulated_refused'
+        else holdfast.admit_child(r, v_plan, p_turn, p_step, p_child, p_versions) end;
     end if;
     if r.finishing is null and v_reached is not null then
       v_kind := 'limit';

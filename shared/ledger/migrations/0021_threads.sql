@@ -321,8 +321,9 @@ begin
      where met_run_id = r.run_id and state = 'queued' and verdict = 'joins' returning seq, message_id, text)
   select string_agg(text, E'\n\n' order by seq) as text, jsonb_agg(message_id order by seq) as ids into v from taken;
   if v.ids is null then return r; end if;
-  insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content)
-    values (r.run_id, p_turn, p_step, 0, r.tenant_id, 'user', jsonb_build_object('text', v.text, 'messageIds', v.ids));
+  insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content, as_of)
+    values (r.run_id, p_turn, p_step, 0, r.tenant_id, 'user', jsonb_build_object('text', v.text, 'messageIds', v.ids),
+            r.event_seq + 1);
   return holdfast.append_event(r, 'thread.joined', jsonb_build_object(
     'thread_id', r.thread_id, 'turn', p_turn, 'step', p_step, 'message_ids', v.ids));
 end $$;

@@ -13,6 +13,8 @@ export interface EventHub {
    * leave.
    */
   subscribe(runId: string, wake: () => void): () => void;
+  /** Calls `wake` after new events of any run became visible; only while it listens, so that whoever asks polls too. */
+  subscribeAll(wake: () => void): () => void;
   /** How many subscriptions there are now. */
   subscriptions(): number;
   /** Whether the LISTEN connection stands; while it does not, polling alone wakes. */
@@ -51,6 +53,7 @@ interface Watched {
 
 class Hub implements EventHub {
   private readonly watched = new Map<string, Watched>();
+  private readonly watchers = new Set<() => void>();
   private readonly options: EventHubOptions;
   private readonly pollMs: number;
   private client: pg.Client | null = null;
@@ -80,8 +83,15 @@ class Hub implements EventHub {
     };
   }
 
+  subscribeAll(wake: () => void): () => void {
+    // An entry of its own, should one function be given twice.
+    const watcher = (): void => wake();
+    this.watchers.add(watcher);
+    return () => void this.watchers.delete(watcher);
+  }
+
   subscriptions(): number {
-    let count = 0;
+    let count = this.watchers.size;
     for (const { wakes } of this.watched.values()) count += wakes.size;
     return count;
   }
@@ -143,7 +153,9 @@ class Hub implements EventHub {
     client.on('error', (error) => this.lose(client, error));
     client.on('end', () => this.lose(client, null));
     client.on('notification', ({ payload }) => {
-      if (payload !== undefined) this.wake(payload);
+      if (payload === undefined) return;
+      this.wake(payload);
+      for (const watcher of this.watchers) watcher();
     });
     try {
       await client.connect();
@@ -152,6 +164,7 @@ class Hub implements EventHub {
       this.listening = true;
       // What was committed while nobody listened is looked for at once.
       for (const runId of this.watched.keys()) this.wake(runId);
+      for (const watcher of this.watchers) watcher();
       this.options.log.info({}, 'the event feed listens');
     } catch (error) {
       this.lose(client, error);

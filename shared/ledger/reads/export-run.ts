@@ -30,6 +30,7 @@ export const NOT_EXPORTED = [
   'active_run_limits',
   'agents',
   'cooldowns',
+  'feed_floors',
   'legal_transitions',
   'migrations',
   'refusals',

@@ -33,6 +33,12 @@ export interface RunFilters {
   readonly createdBefore: string | null;
 }
 
+/** Every run. */
+export const NO_FILTERS: RunFilters = {
+  ...{ state: null, agent: null, jobId: null, parentRunId: null, threadId: null },
+  ...{ createdAfter: null, createdBefore: null },
+};
+
 const LIST_RUNS = {
   name: 'reads/list-runs',
   text: `

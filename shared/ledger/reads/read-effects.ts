@@ -50,9 +50,17 @@ export interface SettlementRecord {
 /** One intended outside consequence with everything known of it. */
 export interface EffectRecord {
   readonly effect_id: string;
+  /** Whose it is: another run's where it is inherited. */
+  readonly run_id: string;
+  /** Of a run that this one was forked from, before the cut. */
+  readonly inherited: boolean;
+  /** 0 for what is inherited, like the copied messages. */
   readonly turn: number;
   readonly step: number;
   readonly slot: number;
+  /** The effect of another run whose receipt answered this call. */
+  readonly reuses: string | null;
+  readonly simulated: boolean;
   /** 0 for the first; a redo counts up and supersedes the one before. */
   readonly redo: number;
   readonly supersedes: string | null;
@@ -96,7 +104,7 @@ export type EffectPlace = readonly [turn: number, step: number, slot: number, re
 const LIST_EFFECTS = {
   name: 'reads/effects',
   text: `
-    select e.effect_id, e.turn, e.step, e.slot, e.redo, e.supersedes, e.compensates, e.call_id, e.tool, e.tool_version,
+    select e.effect_id, e.run_id, p.inherited, p.turn, p.step, p.slot, p.redo, e.reuses, e.simulated, e.supersedes, e.compensates, e.call_id, e.tool, e.tool_version,
            e.effect_class, e.namespace, e.idempotency_key, e.arguments, e.arguments_sha256, e.state,
            e.requested_by, e.attempts, e.attempts_max, e.lost_attempts, e.resends, e.series_deadline_at,
            e.created_at, e.first_dispatched_at, e.last_dispatched_at, e.settled_at, e.reconciliation_owner,
@@ -109,11 +117,14 @@ const LIST_EFFECTS = {
              where l.effect_id = e.effect_id) as late_receipts,
            (select count(*)::int from holdfast.status_queries q
              where q.effect_id = e.effect_id) as status_queries
-      from holdfast.effects e
+      from (select effect_id, turn, step, slot, redo, false as inherited from holdfast.effects where run_id = $1
+            union all
+            select effect_id, 0, step, slot, redo, true from holdfast.inherited_effects where run_id = $1) p
+      join holdfast.effects e using (effect_id)
       left join holdfast.receipts c using (effect_id)
       left join holdfast.reconciliations s using (effect_id)
-     where e.run_id = $1 and e.tenant_id = $2 and (e.turn, e.step, e.slot, e.redo) > ($3, $4, $5, $6)
-     order by e.turn, e.step, e.slot, e.redo
+     where e.tenant_id = $2 and (p.turn, p.step, p.slot, p.redo) > ($3, $4, $5, $6)
+     order by p.turn, p.step, p.slot, p.redo
      limit $7`,
 };
 
@@ -156,10 +167,14 @@ function effectOf(row: EffectRow, attempts: readonly AttemptRow[]): EffectRecord
   const { reconciliation_owner: owner, reconciliation_deadline_at: deadline } = row;
   return {
     effect_id: row.effect_id,
+    run_id: row.run_id,
+    inherited: row.inherited,
     turn: row.turn,
     step: row.step,
     slot: row.slot,
     redo: row.redo,
+    reuses: row.reuses,
+    simulated: row.simulated,
     supersedes: row.supersedes,
     compensates: row.compensates,
     call_id: row.call_id,

@@ -6,9 +6,14 @@ import type { RunKey } from './row-values.js';
 export interface RunHead {
   /** Sequence of the last committed event; 0 before the first. */
   readonly eventSeq: number;
+  /** Sequence of the first event that is still there; past `eventSeq` when none is. */
+  readonly eventsFrom: number;
   readonly stateVersion: number;
   readonly ended: boolean;
 }
+
+/** Whether events right after `after` were there once and are gone. */
+export const isGone = (head: RunHead, after: number): boolean => after + 1 < head.eventsFrom;
 
 /** One committed event as the feed tells it. `dataText` is its data as JSON text on one line. */
 export interface RunEventRow {
@@ -27,7 +32,7 @@ export interface EventPage {
 const READ_HEAD = {
   name: 'reads/head',
   text: `
-    select event_seq, state_version, ended_at is not null as ended
+    select event_seq, events_from, state_version, ended_at is not null as ended
       from holdfast.runs
      where run_id = $1 and tenant_id = $2`,
 };
@@ -44,7 +49,7 @@ export async function readRunHead(db: Db, key: RunKey): Promise<RunHead | null> 
 const READ_PAGE = {
   name: 'reads/event-page',
   text: `
-    select r.event_seq, r.state_version, r.ended_at is not null as ended, e.seq, e.type, e.created_at, e.data
+    select r.event_seq, r.events_from, r.state_version, r.ended_at is not null as ended, e.seq, e.type, e.created_at, e.data
       from holdfast.runs r
       left join lateral (
         select seq, type, created_at, data, sum(octet_length(data)) over (order by seq) as bytes
@@ -100,6 +105,7 @@ export async function readEventHeads(
 
 interface HeadRow {
   readonly event_seq: string;
+  readonly events_from: string;
   readonly state_version: number;
   readonly ended: boolean;
 }
@@ -111,5 +117,8 @@ interface PageRow extends HeadRow {
 }
 
 function headOf(row: HeadRow): RunHead {
-  return { eventSeq: Number(row.event_seq), stateVersion: row.state_version, ended: row.ended };
+  return {
+    ...{ eventSeq: Number(row.event_seq), eventsFrom: Number(row.events_from) },
+    ...{ stateVersion: row.state_version, ended: row.ended },
+  };
 }

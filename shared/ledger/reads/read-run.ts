@@ -6,6 +6,7 @@ import { RUN_BUDGET_COLUMN, type RunBudgetRecord } from './read-budgets.js';
 import { cancelReportOf, controlOf, RUN_CONTROL_COLUMNS, type RunControlRow } from './run-control.js';
 import { compensationOf, RUN_COMPENSATION_COLUMN, type RunCompensationRow } from './run-compensation.js';
 import { childrenOf, LINEAGE_COLUMNS, LINEAGE_JOIN, type LineageRow } from './run-lineage.js';
+import { forksOf, RUN_FORKS_COLUMNS, type RunForksRow } from './run-forks.js';
 import type { EndingCancel, OpenEffect, RetryStop, RunRecord } from './run-record.js';
 
 // One statement is one snapshot: counts, open effects and state are of the same instant.
@@ -39,7 +40,7 @@ const READ_RUN = {
            (select t.actor_id from holdfast.transitions t
              where t.run_id = r.run_id and t.region = 'run' order by t.seq desc limit 1) as last_actor_id,
            (select m.content from holdfast.messages m
-             where m.run_id = r.run_id and m.role = 'assistant'
+             where m.run_id = r.run_id and m.role = 'assistant' and m.turn > 0
              order by m.turn desc, m.step desc, m.position desc limit 1) as last_message,
            (select to_jsonb(c) from (
               select command_id, actor_id, authority, payload ->> 'reason' as reason from holdfast.commands
@@ -53,7 +54,8 @@ const READ_RUN = {
              'message_ids', (select coalesce(jsonb_agg(s.message_id order by s.seq), '[]')
                                from holdfast.thread_messages s where s.run_id = r.run_id)) end as thread,
            ${RUN_COMPENSATION_COLUMN},
-           ${LINEAGE_COLUMNS}, ${RUN_CONTROL_COLUMNS},
+           holdfast.newest_checkpoint(r.run_id) as checkpoint_id,
+           ${LINEAGE_COLUMNS}, ${RUN_FORKS_COLUMNS}, ${RUN_CONTROL_COLUMNS},
            ${RUN_BUDGET_COLUMN}
       from holdfast.runs r ${LINEAGE_JOIN}
      where r.run_id = $1 and r.tenant_id = $2`,
@@ -94,10 +96,12 @@ function recordOf(row: RunRow): RunRecord {
       open: row.open_effects.map(openEffectOf),
     },
     children: childrenOf(row),
+    forks: forksOf(row),
     control: controlOf(row),
     compensation: compensationOf(row),
     budget: row.budget,
     recovery: {
+      checkpoint_id: row.checkpoint_id,
       event_seq: Number(row.event_seq),
       trail_position: Number(row.trail_position),
       last_transition_digest: row.last_digest,
@@ -169,7 +173,8 @@ type OpenEffectJson = Omit<OpenEffect, 'reconciliation'> & {
   readonly reconciliation_deadline_at: string | null;
 };
 
-interface RunRow extends RunControlRow, RunCompensationRow, LineageRow {
+interface RunRow extends RunControlRow, RunCompensationRow, LineageRow, RunForksRow {
+  readonly checkpoint_id: string | null;
   readonly budget: RunBudgetRecord;
   readonly thread: RunRecord['thread'];
   readonly run_id: string;

@@ -4,6 +4,7 @@ import type { ControlState, RunState } from '../../domain/run-machine.js';
 import type { RunBudgetRecord } from './read-budgets.js';
 import type { CompensationReport } from './run-compensation.js';
 import type { CancelReport, RunControl } from './run-control.js';
+import type { RunForks } from './run-forks.js';
 import type { RunChildren } from './run-lineage.js';
 
 /** An effect that nobody has settled yet. */
@@ -105,11 +106,14 @@ export interface RunRecord {
     readonly open: readonly OpenEffect[];
   };
   readonly children: RunChildren;
+  readonly forks: RunForks;
   readonly control: RunControl;
   /** What is undone and what is left; null for a run that undoes nothing. */
   readonly compensation: CompensationReport | null;
   readonly budget: RunBudgetRecord;
   readonly recovery: {
+    /** The newest one; null where the run's events are not held any more. */
+    readonly checkpoint_id: string | null;
     /** Sequence of the last durable event, which is also the last id of the stream. */
     readonly event_seq: number;
     readonly trail_position: number;

@@ -45,6 +45,19 @@ const SOURCES: readonly Source[] = [
     from: `holdfast.thread_messages s where s.run_id = r.run_id and s.state = 'rolled_back'`,
   },
   {
+    rank: 14,
+    columns: `f.created_at, f.run_id, 'forked_from', f.actor_id, null, jsonb_build_object('run_id', f.source_run_id,
+      'checkpoint_id', f.checkpoint_id), jsonb_build_object('mode', f.mode, 'authority', f.authority, 'step', f.cut_step,
+      'edited', f.edits <> '{}')`,
+    from: 'holdfast.forks f where f.run_id = r.run_id',
+  },
+  {
+    rank: 15,
+    columns: `f.created_at, f.run_id, 'forked', f.actor_id, null, jsonb_build_object('run_id', f.run_id,
+      'checkpoint_id', f.checkpoint_id), jsonb_build_object('mode', f.mode, 'authority', f.authority)`,
+    from: 'holdfast.forks f where f.source_run_id = r.run_id',
+  },
+  {
     rank: 20,
     columns: `c.created_at, c.command_id, case when c.fate = 'rejected' then 'command_refused' else 'commanded' end,
       c.actor_id, coalesce(c.code, c.payload ->> 'reason'), jsonb_build_object('command_id', c.command_id),
@@ -149,7 +162,8 @@ const SOURCES: readonly Source[] = [
   },
   {
     rank: 56,
-    columns: `e.settled_at, e.effect_id, 'not_dispatched', 'holdfast:ledger', e.state, jsonb_build_object('effect_id', e.effect_id),
+    columns: `e.settled_at, e.effect_id, case when e.reuses is null then 'not_dispatched' else 'answered_from_receipt' end,
+      'holdfast:ledger', e.state, jsonb_strip_nulls(jsonb_build_object('effect_id', e.effect_id, 'reuses', e.reuses)),
       jsonb_build_object('tool', e.tool)`,
     from: `holdfast.effects e where e.run_id = r.run_id and e.state in ('denied', 'withdrawn', 'superseded')`,
   },

@@ -15,6 +15,9 @@ const SAY: Readonly<Record<string, Say>> = {
   message_sent: (f) =>
     `Sent message ${f('seq')} of the thread, under ${f('policy')}; step ${f('step')} read it.`,
   message_rolled_back: (f) => `Message ${f('seq')} left the transcript of the thread with its run.`,
+  forked_from: (f) =>
+    `Forked the run from another after its step ${f('step')} (${f('mode')}${f('edited') === 'true' ? ', with changes' : ''}), as ${f('authority')}.`,
+  forked: (f) => `Forked another run from this one (${f('mode')}), as ${f('authority')}.`,
   commanded: (f) => `Asked the run to ${f('command')}, as ${f('authority')}.`,
   command_refused: (f) => `Asked the run to ${f('command')}, as ${f('authority')}, and was refused.`,
   command_applied: (f) => `The ${f('command')} was carried out.`,
@@ -47,6 +50,8 @@ const SAY: Readonly<Record<string, Say>> = {
     `Asked the target of ${f('tool')} what became of the key: ${f('answer')}${f('counts') === 'false' ? ', too early to say anything' : ''}.`,
   reconciled: (f) => `Settled the unknown call of ${f('tool')} as ${f('decided')} (${f('source')}).`,
   not_dispatched: (f) => `The call of ${f('tool')} ended without being sent.`,
+  answered_from_receipt: (f) =>
+    `The call of ${f('tool')} was answered from the receipt of another run; nothing was sent.`,
   retry_retry: (f) => `Attempt ${f('attempt')} of ${f('attempts_max')} stopped; another was to follow.`,
   retry_ask_again: (f) =>
     `Attempt ${f('attempt')} of ${f('attempts_max')} stopped; the target was to be asked again.`,
