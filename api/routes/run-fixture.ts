@@ -1,13 +1,14 @@
+import type { Response } from 'express';
 import { RedactionRules, type RunFixture } from '../../shared/domain/fixture.js';
 import { HoldfastError } from '../../shared/domain/errors.js';
 import { makeFixture } from '../../shared/ledger/fixtures/make-fixture.js';
 import { RedactionError } from '../../shared/ledger/fixtures/redact.js';
-import { FIXTURE_BYTES_MAX, FixtureError } from '../../shared/ledger/fixtures/seal.js';
+import { FIXTURE_BYTES_MAX, FixtureError, fixtureText } from '../../shared/ledger/fixtures/seal.js';
 import { exportRun } from '../../shared/ledger/reads/export-run.js';
 import type { RunExport } from '../../shared/ledger/verify-export.js';
 import type { ApiDeps } from '../deps.js';
 import { whileExporting } from '../export-slot.js';
-import { defineRoute, reply } from '../route.js';
+import { defineRawRoute } from '../route.js';
 import { foundOf, runKeyOf } from '../run-key.js';
 import { RunFixtureView } from '../views/export-views.js';
 
@@ -17,7 +18,7 @@ const ABOUT =
 const REPLIES = { 200: { description: 'The fixture.', body: RunFixtureView } } as const;
 
 /** GET /v1/runs/{run_id}/fixture: a run as a regression fixture. */
-export const readFixtureRoute = defineRoute(
+export const readFixtureRoute = defineRawRoute(
   {
     method: 'get',
     path: '/v1/runs/{run_id}/fixture',
@@ -28,11 +29,12 @@ export const readFixtureRoute = defineRoute(
     replies: REPLIES,
     errors: ['run_not_found', 'fixture_impossible', 'rate_limited', 'ledger_unavailable'],
   },
-  async (input, deps) => reply(200, await fixtureOf(deps, input, { pointers: [], words: [] })),
+  async (input, deps, _request, response) =>
+    send(response, await fixtureOf(deps, input, { pointers: [], words: [] })),
 );
 
 /** POST /v1/runs/{run_id}/fixture: the same, without what must not leave. The rules stand in the body: a URL is logged. */
-export const redactFixtureRoute = defineRoute(
+export const redactFixtureRoute = defineRawRoute(
   {
     method: 'post',
     path: '/v1/runs/{run_id}/fixture',
@@ -55,8 +57,16 @@ export const redactFixtureRoute = defineRoute(
       'ledger_unavailable',
     ],
   },
-  async (input, deps) => reply(200, await fixtureOf(deps, input, input.body)),
+  async (input, deps, _request, response) => send(response, await fixtureOf(deps, input, input.body)),
 );
+
+/** In RFC 8785 form, so that the same run is the same bytes, named by their digest. */
+function send(response: Response, fixture: RunFixture): void {
+  response.status(200).setHeader('content-type', 'application/json; charset=utf-8');
+  response.setHeader('cache-control', 'no-store');
+  response.setHeader('content-disposition', `attachment; filename="${fixture.sha256}.json"`);
+  response.end(fixtureText(fixture));
+}
 
 async function fixtureOf(
   deps: ApiDeps,
