@@ -70,7 +70,7 @@ function describe({ description, argChoices, defaultValue, envVar }: Option): st
   return [
     description,
     ...(argChoices === undefined ? [] : [`one of ${argChoices.join(', ')}`]),
-    ...(defaultValue === undefined ? [] : [`default ${String(defaultValue)}`]),
+    ...(defaultValue === undefined || String(defaultValue) === '' ? [] : [`default ${String(defaultValue)}`]),
     ...(envVar === undefined ? [] : [`or \`${envVar}\``]),
   ].join('; ');
 }

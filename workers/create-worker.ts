@@ -7,6 +7,7 @@ import { createModelClient } from '../activities/models/create-model-client.js';
 import { type ReachFaultPoint } from '../activities/fault-points.js';
 import { createActivities } from '../activities/index.js';
 import type { ToolCatalogue } from '../activities/tools/catalogue.js';
+import type { ModelProfile } from '../shared/domain/agents.js';
 import type { ModelClient } from '../shared/domain/models.js';
 import type { Announcer } from '../shared/ledger/announcer.js';
 import type { Logger } from '../shared/process/log.js';
@@ -34,13 +35,14 @@ export interface RunWorkerDeps {
   readonly announcer: Announcer;
   readonly reach: ReachFaultPoint;
   readonly log: Logger;
+  /** In place of what a profile leads to: a replay answers from a record. */
+  readonly modelClient?: (profile: ModelProfile) => ModelClient;
   /** For tests: a small cache, say. */
   readonly options?: Partial<WorkerOptions>;
 }
 
 /** The Temporal worker of a process: workflow code from the bundle, activities over the given parts. */
 export function createRunWorker(deps: RunWorkerDeps): Promise<Worker> {
-  const clients = new Map<string, ModelClient>();
   return Worker.create({
     connection: deps.connection,
     namespace: deps.namespace,
@@ -50,15 +52,7 @@ export function createRunWorker(deps: RunWorkerDeps): Promise<Worker> {
       db: deps.db,
       catalogue: deps.catalogue,
       secrets: deps.secrets,
-      modelClient: (profile) => {
-        const key = JSON.stringify(profile);
-        let client = clients.get(key);
-        if (client === undefined) {
-          client = createModelClient(profile, { secrets: deps.secrets, projectDir: deps.projectDir });
-          clients.set(key, client);
-        }
-        return client;
-      },
+      modelClient: deps.modelClient ?? createModelClients(deps),
       isOpenExecution: (runId, execution) => isOpenExecution(deps.client, runId, execution),
       announcer: deps.announcer,
       reach: deps.reach,
@@ -75,6 +69,20 @@ export function createRunWorker(deps: RunWorkerDeps): Promise<Worker> {
     maxHeartbeatThrottleInterval: '5 seconds',
     ...deps.options,
   });
+}
+
+/** A client for each profile, made once. */
+function createModelClients({ secrets, projectDir }: RunWorkerDeps): (profile: ModelProfile) => ModelClient {
+  const clients = new Map<string, ModelClient>();
+  return (profile) => {
+    const key = JSON.stringify(profile);
+    let client = clients.get(key);
+    if (client === undefined) {
+      client = createModelClient(profile, { secrets, projectDir });
+      clients.set(key, client);
+    }
+    return client;
+  };
 }
 
 /** Whether Temporal says that `execution` is the open execution of this workflow id. */

@@ -15,6 +15,7 @@ import { grantRoleRoute, listRoleGrantsRoute, revokeRoleRoute } from './role-gra
 import { listRetriesRoute, listRunRetriesRoute } from './retries.js';
 import { resolveInterruptRoute } from './resolve-interrupt.js';
 import { exportRunRoute } from './run-export.js';
+import { readFixtureRoute, redactFixtureRoute } from './run-fixture.js';
 import { readStoryRoute } from './run-story.js';
 import { streamRunRoute } from './run-stream.js';
 import { listEffectsRoute, listEventsRoute, listTransitionsRoute, readTranscriptRoute } from './run-trail.js';
@@ -72,6 +73,8 @@ export const ROUTES: readonly Route[] = [
   readTranscriptRoute,
   readStoryRoute,
   exportRunRoute,
+  readFixtureRoute,
+  redactFixtureRoute,
   createThreadRoute,
   listThreadsRoute,
   readThreadRoute,

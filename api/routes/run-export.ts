@@ -1,16 +1,12 @@
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { Request, Response } from 'express';
-import type { Pool } from 'pg';
-import { HoldfastError } from '../../shared/domain/errors.js';
 import { exportRun } from '../../shared/ledger/reads/export-run.js';
 import type { ApiDeps } from '../deps.js';
+import { whileExporting } from '../export-slot.js';
 import { defineRawRoute } from '../route.js';
 import { foundOf, runKeyOf } from '../run-key.js';
 import { RunExportView } from '../views/export-views.js';
-
-/** How many exports each ledger's pool is at work on. */
-const underWay = new WeakMap<Pool, number>();
 
 /** GET /v1/runs/{run_id}/export: everything that the ledger holds of a run, to be kept elsewhere. */
 export const exportRunRoute = defineRawRoute(
@@ -29,21 +25,10 @@ export const exportRunRoute = defineRawRoute(
   },
   async (input, deps, request, response) => {
     const key = runKeyOf(input);
-    const { pool } = deps;
-    const others = underWay.get(pool) ?? 0;
-    if (others >= deps.limits.exportsMax) {
-      throw new HoldfastError(
-        'rate_limited',
-        `This process writes ${others} exports already. Come again later.`,
-      );
-    }
-    underWay.set(pool, others + 1);
-    try {
-      const pieces = foundOf(await exportRun(pool, key), key);
+    await whileExporting(deps, async () => {
+      const pieces = foundOf(await exportRun(deps.pool, key), key);
       await send(pieces, deps, request, response, key.runId);
-    } finally {
-      underWay.set(pool, (underWay.get(pool) ?? 1) - 1);
-    }
+    });
   },
 );
 

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { RunFixture } from '../../shared/domain/fixture.js';
 import { EXPORT_SCHEMA } from '../../shared/ledger/reads/export-run.js';
 import { AnyJson, Sha256 } from './common.js';
 
@@ -15,3 +16,6 @@ export const RunExportView = z
     sha256: Sha256.meta({ description: 'Over the RFC 8785 form of `document`.' }),
   })
   .meta({ id: 'RunExport' });
+
+/** A run as a regression fixture. */
+export const RunFixtureView = RunFixture.meta({ id: 'RunFixture' });

@@ -1,6 +1,7 @@
 import type { CommandGroup } from '../command.js';
 import { approvalsGroup } from './approvals.js';
 import { completionGroup } from './completion.js';
+import { fixtureGroup } from './fixture.js';
 import { interruptsGroup } from './interrupts.js';
 import { jobsGroup } from './jobs.js';
 import { reconcileGroup } from './reconcile.js';
@@ -25,5 +26,6 @@ export const GROUPS: readonly CommandGroup[] = [
   retriesGroup,
   cooldownsGroup,
   limitsGroup,
+  fixtureGroup,
   completionGroup,
 ];

@@ -57,6 +57,7 @@ export const ERRORS = {
   second_person_needed: { http: 409, retry: 'never', title: 'Another person must say the same' },
   words_differ: { http: 409, retry: 'never', title: 'Another person said something else' },
   idempotency_in_progress: { http: 409, retry: 'later', title: 'The first request with this key is at work' },
+  fixture_impossible: { http: 409, retry: 'never', title: 'The run cannot become a fixture' },
   schedule_name_taken: { http: 409, retry: 'never', title: 'Another schedule has this name' },
   schedule_version_conflict: { http: 409, retry: 'never', title: 'The schedule has changed since' },
   thread_archived: { http: 409, retry: 'never', title: 'The thread is archived' },

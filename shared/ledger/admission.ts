@@ -62,6 +62,8 @@ export interface Admission {
   readonly contract: RunContract;
   /** Temporal task queue of the workers that hold the agent. */
   readonly taskQueue: string;
+  /** For a replay, in a ledger of its own: the id that the run had. A new one unless given. */
+  readonly runId?: string;
 }
 
 export type Admitted =
@@ -74,7 +76,7 @@ export type Admitted =
   | { readonly kind: 'budget_unmet'; readonly fault: RequestFault };
 
 /** What a run is admitted with, wherever it is admitted. */
-export type RunRequest = Pick<Admission, 'agent' | 'input' | 'contract' | 'taskQueue'>;
+export type RunRequest = Pick<Admission, 'agent' | 'input' | 'contract' | 'taskQueue' | 'runId'>;
 
 /** A run ready to be written: its ids and content, checked as far as they can be without the ledger's lock. */
 export interface PreparedRun {
@@ -94,7 +96,7 @@ export async function prepareRun(db: Db, request: RunRequest): Promise<PreparedR
   // A replay is answered even when the agent is gone: the key decides before anything else.
   const { fault, ...terms } = termsOf(contract, rows[0]);
   const run = {
-    run_id: newId('run'),
+    run_id: request.runId ?? newId('run'),
     job_id: newId('job'),
     agent,
     ...terms,
