@@ -16,11 +16,11 @@ import { pathOf, RUN } from './shared.js';
 
 interface ExportOptions {
   readonly dir: string;
-  readonly redact: readonly string[];
-  readonly redactWord: readonly string[];
+  readonly redact?: readonly string[];
+  readonly redactWord?: readonly string[];
 }
 
-const more = (value: string, before: readonly string[]): string[] => [...before, value];
+const more = (value: string, before: readonly string[] = []): string[] => [...before, value];
 
 /** `holdfast fixture export`. */
 const exportFixture: CommandSpec = {
@@ -36,16 +36,14 @@ const exportFixture: CommandSpec = {
     new Option(
       '--redact <pointer>',
       'replace what this JSON pointer into the document leads to (`*` for every member)',
-    )
-      .argParser(more)
-      .default([]),
-    new Option('--redact-word <text>', 'replace this text wherever it stands').argParser(more).default([]),
+    ).argParser(more),
+    new Option('--redact-word <text>', 'replace this text wherever it stands').argParser(more),
   ],
   examples: [
     'fixture export run_0190… --dir test/fixtures',
     'fixture export run_0190… --redact /run/input/customer --redact-word "Margaret Hill"',
   ],
-  async run(session, [runId], { dir, redact: pointers, redactWord: words }: ExportOptions) {
+  async run(session, [runId], { dir, redact: pointers = [], redactWord: words = [] }: ExportOptions) {
     const path = pathOf('runs', runId, '/fixture');
     const isWhole = pointers.length + words.length === 0;
     const fixture = isWhole
@@ -78,7 +76,7 @@ const exportFixture: CommandSpec = {
 
 interface RunOptions {
   readonly project?: string;
-  readonly fault: readonly string[];
+  readonly fault?: readonly string[];
 }
 
 /** `holdfast fixture run`: hands the files to the program that replays them, which asks no API. */
@@ -91,15 +89,13 @@ const runFixture: CommandSpec = {
   args: [new Argument('<file...>', 'what `fixture export` wrote')],
   options: [
     new Option('--project <file>', 'replay with the agent of this project in place of the pinned one'),
-    new Option('--fault <point>', 'cut an activity off at this point, or at `every` one')
-      .argParser(more)
-      .default([]),
+    new Option('--fault <point>', 'cut an activity off at this point, or at `every` one').argParser(more),
   ],
   examples: [
     'fixture run test/fixtures/*.json',
     'fixture run failed.json --project holdfast.yaml --fault every',
   ],
-  async run(session, args, { project, fault }: RunOptions) {
+  async run(session, args, { project, fault = [] }: RunOptions) {
     const files = args.flat();
     return await replayer(session, [
       ...['run', ...(session.out.json ? ['--json'] : [])],
