@@ -1,6 +1,6 @@
 -- Checkpoints (SPEC 4.2). No row is written for one: a boundary is an event of the run, and everything a checkpoint says
 -- is told from the events, messages and transitions up to it. They are append-only, so it says the same at every read,
--- and a step costs what it did (docs/decisions/0023-checkpoints-are-told.md).
+-- and a step costs what it did (docs/decisions/0015-checkpoints-are-told.md).
 
 -- Names the event: the run's own time, 40 bits of what tells its runs apart, then the sequence.
 create function holdfast.checkpoint_id(p_run text, p_seq bigint) returns text language sql immutable as $$

@@ -2,7 +2,7 @@
 --
 -- Sequences are of one run, and across runs no number that is drawn before the commit will do: what was drawn first may
 -- be committed last. So each event keeps the number of the transaction that wrote it, and a reader takes only what stands
--- below every transaction that still runs: nothing can come to be there any more (docs/decisions/0025).
+-- below every transaction that still runs: nothing can come to be there any more (docs/decisions/0017).
 
 alter table holdfast.runs
   -- Of its newest event, never less than of those before: the events of one run keep their order.
