@@ -14,6 +14,7 @@ const BODIES: Readonly<Record<string, (ids: Readonly<Record<string, string>>) =>
   settleEffect: () => ({ decided: 'not_committed', note: 'Not found.' }),
   judgeJob: () => ({ decision: 'reject', note: 'No.' }),
   forkRun: ({ checkpoint_id }) => ({ checkpoint_id, mode: 'simulate' }),
+  redactRunFixture: () => ({ words: ['hello'] }),
   postMessage: () => ({ text: 'And then?' }),
   changeSchedule: () => ({ ...scheduleBody(), expected_version: 1 }),
   backfillSchedule: () => ({ from: '2026-01-01T00:00:00.000Z', to: '2026-01-01T01:00:00.000Z' }),
