@@ -202,11 +202,23 @@ function handleOf(runId: string) {
   return world.client.workflow.getHandle(runId);
 }
 
+/** Temporal terminates what it deletes, and forgets it a moment later. */
 async function deleteWorkflow(runId: string): Promise<void> {
   await world.client.workflowService.deleteWorkflowExecution({
     namespace: world.namespace,
     workflowExecution: { workflowId: runId },
   });
+  await until('Temporal has forgotten the workflow', () =>
+    handleOf(runId)
+      .describe()
+      .then(
+        () => false,
+        (error: unknown) => {
+          if (error instanceof WorkflowNotFoundError) return true;
+          throw error;
+        },
+      ),
+  );
 }
 
 /** A run whose only call has reached the target, which holds its answer back. */
