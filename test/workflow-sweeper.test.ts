@@ -31,7 +31,7 @@ beforeAll(async () => {
 const EXECUTION_ENDS = [
   ['is terminated', 'workflow_terminated', (runId: string) => handleOf(runId).terminate()],
   ['is cancelled in Temporal', 'workflow_cancelled', (runId: string) => handleOf(runId).cancel()],
-  ['is deleted', 'workflow_vanished', (runId: string) => deleteWorkflow(runId)],
+  ['is deleted', 'workflow_vanished', (runId: string) => deleteRunning(runId)],
 ] as const;
 
 describe.each(EXECUTION_ENDS)('a run whose workflow %s', (_, reason, end) => {
@@ -202,12 +202,16 @@ function handleOf(runId: string) {
   return world.client.workflow.getHandle(runId);
 }
 
-/** Temporal terminates what it deletes, and forgets it a moment later. */
 async function deleteWorkflow(runId: string): Promise<void> {
   await world.client.workflowService.deleteWorkflowExecution({
     namespace: world.namespace,
     workflowExecution: { workflowId: runId },
   });
+}
+
+/** Temporal terminates what runs when it is deleted, and forgets it a moment later. */
+async function deleteRunning(runId: string): Promise<void> {
+  await deleteWorkflow(runId);
   await until('Temporal has forgotten the workflow', () =>
     handleOf(runId)
       .describe()
