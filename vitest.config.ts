@@ -8,7 +8,7 @@ export default defineConfig({
     pool: 'forks',
     fileParallelism: true,
     // More than there are cores: most of a test's time is waiting for Temporal.
-    maxWorkers: 3,
+    maxWorkers: 4,
     // Off, but in CI; what needed it is named at the end (test/support/second-try.ts).
     retry: Number(process.env['HOLDFAST_TEST_RETRIES'] ?? 0),
     // A workflow against the dev server takes 50 ms a task; a test that waits on purpose says so itself.
