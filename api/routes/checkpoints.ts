@@ -2,13 +2,22 @@ import { z } from 'zod';
 import { HoldfastError } from '../../shared/domain/errors.js';
 import { isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
-import { listCheckpoints, readCheckpoint } from '../../shared/ledger/reads/read-checkpoints.js';
+import {
+  type CheckpointRecord,
+  listCheckpoints,
+  readCheckpoint,
+} from '../../shared/ledger/reads/read-checkpoints.js';
 import { readRunHead } from '../../shared/ledger/reads/read-events.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { readPage } from '../cursor.js';
 import { defineRoute, reply } from '../route.js';
 import { foundOf, runKeyOf } from '../run-key.js';
 import { CheckpointListView, CheckpointView } from '../views/checkpoint-views.js';
 import { PageQuery } from '../views/common.js';
+
+const PLACES = {
+  schema: z.int().min(0),
+  of: ({ committed }: CheckpointRecord) => committed.event_seq,
+};
 
 /** GET /v1/runs/{run_id}/checkpoints: the recovery points of a run, oldest first. */
 export const listCheckpointsRoute = defineRoute(
@@ -27,14 +36,12 @@ export const listCheckpointsRoute = defineRoute(
   },
   async (input, { pool }) => {
     const key = runKeyOf(input);
-    const { cursor, limit } = input.query;
     const scope = { list: 'checkpoints', tenant: key.tenantId, run: key.runId };
-    const after = cursor === undefined ? 0 : decodeCursor(scope, cursor, z.int().min(0));
-    foundOf(await readRunHead(pool, key), key);
-    const checkpoints = await listCheckpoints(pool, key, { after, limit });
-    const last = checkpoints.length < limit ? undefined : checkpoints.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.committed.event_seq);
-    return reply(200, { checkpoints, next_cursor: next });
+    const { rows, next } = await readPage(scope, input.query, PLACES, async (after) => {
+      foundOf(await readRunHead(pool, key), key);
+      return await listCheckpoints(pool, key, { after: after ?? 0, limit: input.query.limit });
+    });
+    return reply(200, { checkpoints: rows, next_cursor: next });
   },
 );
 

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { HoldfastError } from '../../shared/domain/errors.js';
-import { idSchema, isId } from '../../shared/domain/ids.js';
+import { isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
 import { clearCooldown } from '../../shared/ledger/cooldowns.js';
 import {
@@ -10,7 +10,7 @@ import {
   listCooldowns,
   readCooldown,
 } from '../../shared/ledger/reads/list-cooldowns.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import { requireRole } from '../identity.js';
 import { defineRoute, reply } from '../route.js';
 import { PageQuery } from '../views/common.js';
@@ -37,17 +37,15 @@ export const listCooldownsRoute = defineRoute(
   },
   async ({ query, identity }, { pool }) => {
     requireRole(identity, ['operator', 'admin', 'auditor'], 'list cool-downs');
-    const { cursor, limit } = query;
     const filters: CooldownFilters = {
       state: query.state === 'any' ? null : query.state,
       kind: query.kind ?? null,
     };
     const scope = { list: 'cooldowns', tenant: identity.tenantId, ...filters };
-    const after = cursor === undefined ? '' : decodeCursor(scope, cursor, idSchema('cdn'));
-    const cooldowns = await listCooldowns(pool, identity.tenantId, filters, { after, limit });
-    const last = cooldowns.length < limit ? undefined : cooldowns.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.cooldown_id);
-    return reply(200, { cooldowns, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, byId('cdn', 'cooldown_id'), (after) =>
+      listCooldowns(pool, identity.tenantId, filters, { after: after ?? '', limit: query.limit }),
+    );
+    return reply(200, { cooldowns: rows, next_cursor: next });
   },
 );
 

@@ -8,7 +8,7 @@ import {
   type SeriesFilters,
 } from '../../shared/ledger/reads/list-retries.js';
 import { readRunHead } from '../../shared/ledger/reads/read-events.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { readPage } from '../cursor.js';
 import { defineRoute, reply } from '../route.js';
 import { foundOf, runKeyOf } from '../run-key.js';
 import { PageQuery } from '../views/common.js';
@@ -33,13 +33,12 @@ export const listRunRetriesRoute = defineRoute(
   async (input, { pool }) => {
     const key = runKeyOf(input);
     const scope = { list: 'run-retries', tenant: key.tenantId, run: key.runId };
-    const { cursor, limit } = input.query;
-    const after = cursor === undefined ? 0 : decodeCursor(scope, cursor, Place);
-    foundOf(await readRunHead(pool, key), key);
-    const series = await listRunRetries(pool, key, { after, limit });
-    const last = series.length < limit ? undefined : series.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.place);
-    return reply(200, { retries: series.map(shown), next_cursor: next });
+    const places = { schema: Place, of: ({ place }: { readonly place: number }) => place };
+    const { rows, next } = await readPage(scope, input.query, places, async (after) => {
+      foundOf(await readRunHead(pool, key), key);
+      return await listRunRetries(pool, key, { after: after ?? 0, limit: input.query.limit });
+    });
+    return reply(200, { retries: rows.map(shown), next_cursor: next });
   },
 );
 
@@ -61,17 +60,21 @@ export const listRetriesRoute = defineRoute(
     errors: ['invalid_request', 'cursor_invalid', 'rate_limited', 'ledger_unavailable'],
   },
   async ({ query, identity }, { pool }) => {
-    const { cursor, limit } = query;
     const filters: SeriesFilters = {
       state: query.state === 'any' ? null : query.state,
       ...{ reason: query.reason ?? null, agent: query.agent ?? null },
     };
     const scope = { list: 'retries', tenant: identity.tenantId, ...filters };
-    const place = z.tuple([idSchema('run'), Place]);
-    const after = cursor === undefined ? null : decodeCursor(scope, cursor, place);
-    const series = await listRetries(pool, identity.tenantId, filters, { after, limit });
-    const last = series.length < limit ? undefined : series.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, [last.run_id, last.place]);
-    return reply(200, { retries: series.map(shown), next_cursor: next });
+    const places = {
+      schema: z.tuple([idSchema('run'), Place]),
+      of: ({ run_id, place }: { readonly run_id: string; readonly place: number }): [string, number] => [
+        run_id,
+        place,
+      ],
+    };
+    const { rows, next } = await readPage(scope, query, places, (after) =>
+      listRetries(pool, identity.tenantId, filters, { after, limit: query.limit }),
+    );
+    return reply(200, { retries: rows.map(shown), next_cursor: next });
   },
 );

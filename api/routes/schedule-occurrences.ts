@@ -2,16 +2,23 @@ import { z } from 'zod';
 import { HoldfastError } from '../../shared/domain/errors.js';
 import { idSchema } from '../../shared/domain/ids.js';
 import { OCCURRENCE_STATES } from '../../shared/domain/schedules.js';
-import { listOccurrences, readOccurrence } from '../../shared/ledger/reads/list-schedules.js';
+import {
+  listOccurrences,
+  type OccurrenceRecord,
+  readOccurrence,
+} from '../../shared/ledger/reads/list-schedules.js';
 import { askBackfill, decideOccurrence } from '../../shared/ledger/schedules.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { readPage } from '../cursor.js';
 import { requireRole, roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { PageQuery, Time } from '../views/common.js';
 import { OccurrenceListView, OccurrenceView, ScheduleView } from '../views/schedule-views.js';
 import { foundSchedule, scheduleNotFound } from './schedules.js';
 
-const Place = z.tuple([z.iso.datetime().refine((text) => !text.startsWith('0000')), idSchema('occ')]);
+const PLACES = {
+  schema: z.tuple([z.iso.datetime().refine((text) => !text.startsWith('0000')), idSchema('occ')]),
+  of: ({ planned_at, occurrence_id }: OccurrenceRecord): [string, string] => [planned_at, occurrence_id],
+};
 
 /** GET /v1/schedules/{schedule_id}/occurrences: what became of each planned time. */
 export const listOccurrencesRoute = defineRoute(
@@ -27,14 +34,13 @@ export const listOccurrencesRoute = defineRoute(
   },
   async ({ params, query, identity }, { pool }) => {
     const { schedule_id: scheduleId } = await foundSchedule(pool, identity, params.schedule_id);
-    const { cursor, limit, state = null } = query;
+    const { limit, state = null } = query;
     const { tenantId } = identity;
     const scope = { list: 'occurrences', tenant: tenantId, schedule: scheduleId, state };
-    const after = cursor === undefined ? null : decodeCursor(scope, cursor, Place);
-    const occurrences = await listOccurrences(pool, { tenantId, scheduleId }, state, { after, limit });
-    const last = occurrences.length < limit ? undefined : occurrences.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, [last.planned_at, last.occurrence_id]);
-    return reply(200, { occurrences, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, PLACES, (after) =>
+      listOccurrences(pool, { tenantId, scheduleId }, state, { after, limit }),
+    );
+    return reply(200, { occurrences: rows, next_cursor: next });
   },
 );
 

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { type ErrorCode, HoldfastError } from '../../shared/domain/errors.js';
-import { idSchema, isId } from '../../shared/domain/ids.js';
+import { isId } from '../../shared/domain/ids.js';
 import { excerpt } from '../../shared/domain/json-rules.js';
 import { newId } from '../../shared/ledger/new-id.js';
 import {
@@ -14,7 +14,7 @@ import {
   type ScheduleChanged,
   type ScheduleDefinition,
 } from '../../shared/ledger/schedules.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import type { ApiDeps, Identity } from '../deps.js';
 import { roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
@@ -88,13 +88,11 @@ export const listSchedulesRoute = defineRoute(
     errors: ['invalid_request', 'cursor_invalid', ...ENDING_ERRORS],
   },
   async ({ query, identity }, { pool }) => {
-    const { cursor, limit } = query;
     const scope = { list: 'schedules', tenant: identity.tenantId };
-    const after = cursor === undefined ? '' : decodeCursor(scope, cursor, idSchema('sch'));
-    const schedules = await listSchedules(pool, identity.tenantId, { after, limit });
-    const last = schedules.length < limit ? undefined : schedules.at(-1);
-    const next = last === undefined ? null : encodeCursor(scope, last.schedule_id);
-    return reply(200, { schedules, next_cursor: next });
+    const { rows, next } = await readPage(scope, query, byId('sch', 'schedule_id'), (after) =>
+      listSchedules(pool, identity.tenantId, { after: after ?? '', limit: query.limit }),
+    );
+    return reply(200, { schedules: rows, next_cursor: next });
   },
 );
 

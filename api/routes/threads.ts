@@ -1,11 +1,11 @@
 import { z } from 'zod';
 import { RunContract } from '../../shared/domain/contract.js';
 import { HoldfastError } from '../../shared/domain/errors.js';
-import { idSchema, isId } from '../../shared/domain/ids.js';
+import { isId } from '../../shared/domain/ids.js';
 import { listThreads } from '../../shared/ledger/reads/read-threads.js';
 import { archiveThread, createThread } from '../../shared/ledger/threads.js';
 import { agentNotFound } from '../admission-errors.js';
-import { decodeCursor, encodeCursor } from '../cursor.js';
+import { byId, readPage } from '../cursor.js';
 import { roleRequired } from '../identity.js';
 import { defineRoute, reply, WRITE_ERRORS } from '../route.js';
 import { foundThread, threadNotFound } from '../thread-key.js';
@@ -98,17 +98,13 @@ export const listThreadsRoute = defineRoute(
   },
   async ({ query, identity }, { pool }) => {
     const { tenantId } = identity;
-    const { cursor, limit } = query;
     const archived = query.archived === undefined ? null : query.archived === 'true';
     const filters = { agent: query.agent ?? null, archived };
     const scope = { list: 'threads', tenant: tenantId, ...filters };
-    const before = cursor === undefined ? null : decodeCursor(scope, cursor, idSchema('thr'));
-    const threads = await listThreads(pool, tenantId, filters, { before, limit });
-    const last = threads.length < limit ? undefined : threads.at(-1);
-    return reply(200, {
-      threads,
-      next_cursor: last === undefined ? null : encodeCursor(scope, last.thread_id),
-    });
+    const { rows, next } = await readPage(scope, query, byId('thr', 'thread_id'), (before) =>
+      listThreads(pool, tenantId, filters, { before, limit: query.limit }),
+    );
+    return reply(200, { threads: rows, next_cursor: next });
   },
 );
 

@@ -345,13 +345,18 @@ language sql stable as $$
     left join holdfast.newest_effect(p_run, p_turn, p_step, (p_call ->> 'slot')::int) e on true
 $$;
 
--- Whether the effect of a call was undone, by a tool or by hand.
+-- Whether what an effect did has been taken back, by a tool or by a person.
+create function holdfast.is_undone(p_effect text) returns boolean language sql stable as $$
+  select exists (select from holdfast.effects where compensates = p_effect and state in ('succeeded', 'committed'))
+      or exists (select from holdfast.undos where effect_id = p_effect and state = 'compensated')
+$$;
+
+-- Whether the effect of a call was undone.
 create function holdfast.was_undone(p_run text, p_turn integer, p_step integer, p_slot integer) returns boolean
 language sql stable as $$
   select exists (
     select from holdfast.effects e where e.run_id = p_run and e.turn = p_turn and e.step = p_step and e.slot = p_slot
-       and (exists (select from holdfast.effects c where c.compensates = e.effect_id and c.state in ('succeeded', 'committed'))
-         or exists (select from holdfast.undos u where u.effect_id = e.effect_id and u.state = 'compensated')))
+       and holdfast.is_undone(e.effect_id))
 $$;
 
 -- What the earlier runs of the thread left, in order, without those that were rolled back; each call with its result.

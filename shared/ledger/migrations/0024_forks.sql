@@ -68,12 +68,6 @@ begin
             from holdfast.forks where run_id = r.run_id);
 end $$;
 
--- Whether what an effect did has been taken back, by a tool or by a person.
-create function holdfast.is_undone(p_effect text) returns boolean language sql stable as $$
-  select exists (select from holdfast.effects where compensates = p_effect and state in ('succeeded', 'committed'))
-      or exists (select from holdfast.undos where effect_id = p_effect and state = 'compensated')
-$$;
-
 -- The calls of a run, and of those before it, whose effects have been taken back.
 create function holdfast.undone_calls(p_run text) returns table (step integer, slot integer) language sql stable as $$
   select e.step, e.slot from holdfast.effects e
