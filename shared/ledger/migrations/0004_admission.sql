@@ -96,9 +96,14 @@ begin
     insert into holdfast.messages (run_id, turn, step, position, tenant_id, role, content, as_of)
       values (p_run, 1, 1, 0, r.tenant_id, 'user', jsonb_build_object('text', p_input_text), 1);
   end if;
-  perform pg_notify('holdfast_admitted', jsonb_build_object('run_id', p_run, 'tenant_id', r.tenant_id, 'agent', r.agent,
-    'job_id', r.job_id, 'task_queue', r.task_queue)::text);
+  perform holdfast.tell_starter(r);
 end $$;
+
+-- Tells the starter of a run that may begin: the message that workers/starter.ts reads.
+create function holdfast.tell_starter(r holdfast.runs) returns void language sql as $$
+  select pg_notify('holdfast_admitted', jsonb_build_object('run_id', r.run_id, 'tenant_id', r.tenant_id, 'agent', r.agent,
+    'job_id', r.job_id, 'task_queue', r.task_queue)::text)
+$$;
 
 create function holdfast.confirm_starts(p_runs text[]) returns void
 language sql security definer set search_path = holdfast, pg_temp as $$

@@ -141,8 +141,7 @@ declare
   s constant holdfast.runs := holdfast.next_start(new.tenant_id);
 begin
   if s.run_id is not null then
-    perform pg_notify('holdfast_admitted', jsonb_build_object('run_id', s.run_id, 'tenant_id', s.tenant_id,
-      'agent', s.agent, 'job_id', s.job_id, 'task_queue', s.task_queue)::text);
+    perform holdfast.tell_starter(s);
   end if;
   return null;
 end $$;

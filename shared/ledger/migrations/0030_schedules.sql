@@ -242,16 +242,20 @@ language sql immutable as $$
   end
 $$;
 
+-- Whether what an occurrence made has not ended: its run, or its message while that has none.
+create function holdfast.is_under_way(o holdfast.schedule_occurrences) returns boolean language sql stable as $$
+  select exists (select from holdfast.runs where run_id = o.run_id and ended_at is null)
+      or exists (
+        select from holdfast.thread_messages m left join holdfast.runs r on r.run_id = m.run_id
+         where m.message_id = o.message_id and (m.state = 'queued' or m.state = 'delivered' and r.ended_at is null))
+$$;
+
 -- What of the schedule is under way now, waits included: the id of the run, or of the message that has no run yet. Null:
 -- nothing. The caller holds the schedule's lock.
 create function holdfast.occurrence_under_way(p_schedule text) returns text language plpgsql as $$
 begin
   update holdfast.schedule_occurrences o set open = false
-   where o.schedule_id = p_schedule and o.open and not exists (
-     select from holdfast.runs r where r.run_id = o.run_id and r.ended_at is null)
-     and not exists (
-       select from holdfast.thread_messages m left join holdfast.runs r on r.run_id = m.run_id
-        where m.message_id = o.message_id and (m.state = 'queued' or m.state = 'delivered' and r.ended_at is null));
+   where o.schedule_id = p_schedule and o.open and not holdfast.is_under_way(o);
   return (select coalesce(o.run_id, m.run_id, o.message_id)
             from holdfast.schedule_occurrences o left join holdfast.thread_messages m on m.message_id = o.message_id
            where o.schedule_id = p_schedule and o.open order by o.planned_at desc limit 1);
@@ -391,12 +395,8 @@ begin
   for v in select distinct on (o.schedule_id) o.schedule_id, o.occurrence_id from holdfast.schedule_occurrences o
             where o.state = 'queued' order by o.schedule_id, o.planned_at, o.occurrence_id loop
     -- Looks only: the start judges again, under the lock.
-    if not exists (
-         select from holdfast.schedule_occurrences o
-           left join holdfast.thread_messages m on m.message_id = o.message_id
-           left join holdfast.runs r on r.run_id = coalesce(o.run_id, m.run_id)
-          where o.schedule_id = v.schedule_id and o.open
-            and (r.run_id is null and m.state = 'queued' or r.run_id is not null and r.ended_at is null)) then
+    if not exists (select from holdfast.schedule_occurrences o
+                    where o.schedule_id = v.schedule_id and o.open and holdfast.is_under_way(o)) then
       schedule_id := v.schedule_id; occurrence_id := v.occurrence_id;
       return next;
     end if;
